@@ -1,0 +1,1 @@
+"""Pure models: compute time, memory, collective algorithms. No clock, no state."""

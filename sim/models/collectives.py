@@ -1,0 +1,519 @@
+"""Collective algorithms as few phases of flows; closed forms; and the choice a library makes.
+
+A collective on ``n`` ranks is a tuple of :class:`Phase`. A phase merges consecutive steps whose flows are
+proportional (all steps of a ring are one phase) and lasts, on a network that gives its elementary flow the rate
+``x``, ``steps * latency + fraction * size_bytes / x``. Phases follow one another.
+
+``size_bytes`` has the meaning of nccl-tests throughout: all-reduce, broadcast, reduce: the buffer; all-gather:
+the gathered result; reduce-scatter: the full input; gather and scatter: the root's full buffer; all-to-all: the
+per-rank send buffer; send: the message.
+
+Sources: P. Patarasuk, X. Yuan, JPDC 69 (2009) 117 (ring); R. Thakur, R. Rabenseifner, W. Gropp, IJHPCA 19 (2005)
+49 (halving-doubling, recursive doubling); P. Sanders, J. Speck, J. Traeff, Parallel Computing 35 (2009) 581
+(double binary tree, as used by NCCL since 2.4); M. Cho et al., BlueConnect, SysML 2019 (hierarchical over any
+number of dimensions); H. Mikami et al., arXiv:1811.05233 (2-D torus).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.errors import InputError
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+OPERATIONS = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send", "gather", "scatter",
+    "barrier",
+)  # fmt: skip
+ALGORITHMS = ("ring", "tree", "halving_doubling", "recursive_doubling", "hierarchical", "torus2d", "direct")
+
+# A direct phase has n (n - 1) flows; above this many ranks they would not fit in memory.
+MAX_DIRECT_RANKS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """Consecutive steps of a collective whose flows are proportional.
+
+    Attributes
+    ----------
+    src, dst : int[f]
+        Sender and receiver of each flow, local ranks 0 .. n-1.
+    relative : float[f]
+        Bytes of each flow relative to the elementary flow; at most 1.
+    fraction : float
+        Bytes of an elementary flow over all steps of the phase, as a fraction of ``size_bytes``.
+    steps : int
+        Latencies that add up (the longest dependent chain of messages).
+    dimension : int
+        Dimension of a hierarchical algorithm (0 = innermost); phases of one dimension share a stream.
+    operation : str
+        What the phase does: ``reduce_scatter``, ``all_gather``, ``all_reduce`` ...
+    """
+
+    src: IntArray
+    dst: IntArray
+    relative: FloatArray
+    fraction: float
+    steps: int
+    dimension: int = 0
+    operation: str = ""
+
+
+Plan = tuple[Phase, ...]
+
+
+def plan(op: str, algorithm: str, n: int, *, dims: tuple[int, ...] | None = None) -> Plan:
+    """Phases of one collective.
+
+    Parameters
+    ----------
+    op : str
+        One of :data:`OPERATIONS`. Rooted operations have root 0; ``send`` goes from rank 0 to rank 1.
+    algorithm : str
+        One of :data:`ALGORITHMS`.
+    n : int
+        Number of ranks; one rank needs no communication and gives no phases.
+    dims : tuple of int, optional
+        Extent of each dimension, innermost first, product ``n``; rank = i0 + dims[0] * (i1 + dims[1] * ...).
+        ``hierarchical`` and ``torus2d`` use it (the most square two factors by default); ``tree`` with
+        ``dims=(k, m)`` is NCCL's: a chain through the ``k`` ranks of a host, double binary trees over ``m`` hosts.
+
+    Raises
+    ------
+    InputError
+        For a pair of operation and algorithm that does not exist, or dims that do not tile the ranks.
+    """
+    if op not in OPERATIONS:
+        raise InputError("collective.operation", f"be one of {', '.join(OPERATIONS)}", op)
+    if algorithm not in ALGORITHMS:
+        raise InputError("collective.algorithm", f"be one of {', '.join(ALGORITHMS)}", algorithm)
+    if n < 1:
+        raise InputError("collective.num_ranks", "be at least 1", n)
+    builder = _BUILDERS.get((op, algorithm))
+    if builder is None:
+        possible = [a for a in ALGORITHMS if (op, a) in _BUILDERS]
+        raise InputError("collective.algorithm", f"support {op}", algorithm, hint=f"Try {' or '.join(possible)}.")
+    if dims is not None and math.prod(dims) != n:
+        raise InputError("collective.dims", f"multiply to the number of ranks ({n})", list(dims))
+    if n == 1:
+        return ()
+    return _cached_plan(op, algorithm, n, dims)
+
+
+@lru_cache(maxsize=64)
+def _cached_plan(op: str, algorithm: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    return _BUILDERS[op, algorithm](op, n, dims)
+
+
+def flows(phase: Phase, orders: Sequence[IntArray]) -> tuple[IntArray, IntArray, FloatArray]:
+    """Flows of a phase between endpoints, spread over several rank orders by equal shares.
+
+    A library runs one copy of the algorithm per channel, each on its own order of the same devices and its own
+    part of the data. Copies on link-disjoint orders add up their bandwidths; on a shared link they do not.
+
+    Parameters
+    ----------
+    phase : Phase
+        Phase over local ranks.
+    orders : sequence of int[n]
+        ``orders[r][i]`` is the endpoint that plays local rank ``i`` in copy ``r``
+        (``Network.ring_orders``, ``Network.rank_orders``).
+
+    Returns
+    -------
+    src, dst, relative
+        Endpoints and relative bytes of all ``len(orders) * len(phase.src)`` flows; the relative bytes of each copy
+        are divided by the number of copies, ``phase.fraction`` stays.
+    """
+    src = np.concatenate([np.asarray(order)[phase.src] for order in orders])
+    dst = np.concatenate([np.asarray(order)[phase.dst] for order in orders])
+    return src, dst, np.tile(phase.relative / len(orders), len(orders))
+
+
+def wire_bytes(phases: Plan, n: int, size_bytes: float) -> FloatArray:
+    """Bytes each of the ``n`` ranks sends over all phases, float[n]."""
+    sent = np.zeros(n)
+    for phase in phases:
+        sent += np.bincount(phase.src, phase.relative, n) * (phase.fraction * size_bytes)
+    return sent
+
+
+def bus_factor(op: str, n: int) -> float:
+    """Bus bandwidth over algorithm bandwidth (size / time), as nccl-tests defines it.
+
+    It is also the least number of bytes, per byte of ``size_bytes``, that the busiest rank has to send or receive
+    in any algorithm without reduction inside the network.
+    """
+    if n <= 1 or op == "barrier":
+        return 0.0
+    if op == "all_reduce":
+        return 2 * (n - 1) / n
+    return 1.0 if op in ("broadcast", "reduce", "send") else (n - 1) / n
+
+
+def _phase(
+    src: IntArray, dst: IntArray, fraction: float, steps: int, dimension: int = 0, operation: str = ""
+) -> Phase:
+    return Phase(src, dst, np.ones(len(src)), fraction, steps, dimension, operation)
+
+
+# --- ring ---------------------------------------------------------------------------------------------------------
+
+
+def _ring(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    ranks = np.arange(n)
+    passes = 2 if op == "all_reduce" else 1
+    return (_phase(ranks, (ranks + 1) % n, passes * (n - 1) / n, passes * (n - 1), operation=op),)
+
+
+def _chain(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    """Pipelined chain, NCCL's "ring" for rooted operations: every hop carries all bytes."""
+    ranks = np.arange(n)
+    src, dst = (ranks[:-1], ranks[1:]) if op == "broadcast" else (ranks[1:], ranks[:-1])
+    return (_phase(src, dst, 1.0, n - 1, operation=op),)
+
+
+# --- direct -------------------------------------------------------------------------------------------------------
+
+
+def _direct(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    if n > MAX_DIRECT_RANKS:
+        raise InputError("collective.num_ranks", f"be at most {MAX_DIRECT_RANKS} for direct exchange", n)
+    src = np.repeat(np.arange(n), n - 1)
+    dst = (src + np.tile(np.arange(1, n), n)) % n
+    passes = 2 if op == "all_reduce" else 1  # reduce-scatter then all-gather: the same flows twice
+    return (_phase(src, dst, passes / n, passes, operation=op),)
+
+
+def _direct_rooted(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    root, others = np.zeros(n - 1, np.int64), np.arange(1, n)
+    src, dst = (root, others) if op in ("broadcast", "scatter") else (others, root)
+    return (_phase(src, dst, 1.0 if op in ("broadcast", "reduce") else 1 / n, 1, operation=op),)
+
+
+def _send(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    return (_phase(np.array([0]), np.array([1]), 1.0, 1, operation=op),)
+
+
+# --- powers of two ------------------------------------------------------------------------------------------------
+
+
+def _fold_extra(n: int, core: int, op: str) -> tuple[IntArray, Plan, Plan]:
+    """Ranks of the power-of-two core, and the extra phases before and after if n is no power of two.
+
+    The first 2 (n - core) ranks pair up; the odd one of each pair hands its data over and gets the result back.
+    """
+    extra = n - core
+    ranks = np.concatenate([np.arange(0, 2 * extra, 2), np.arange(2 * extra, n)])
+    if not extra:
+        return ranks, (), ()
+    even, odd = np.arange(0, 2 * extra, 2), np.arange(1, 2 * extra, 2)
+    return ranks, (_phase(odd, even, 1.0, 1, operation=op),), (_phase(even, odd, 1.0, 1, operation=op),)
+
+
+def _exchange(ranks: IntArray, distance: int, fraction: float, operation: str, steps: int = 1) -> Phase:
+    return _phase(ranks, ranks[np.arange(len(ranks)) ^ distance], fraction, steps, operation=operation)
+
+
+def _halving_doubling(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    """Nearest partners exchange the largest parts; the last halving and first doubling step are one phase."""
+    core = 1 << (n.bit_length() - 1)
+    ranks, before, after = _fold_extra(n, core, op)
+    levels = core.bit_length() - 1
+    halving = [_exchange(ranks, 1 << s, 0.5 ** (s + 1), "reduce_scatter") for s in range(levels - 1)]
+    middle = _exchange(ranks, core >> 1, 2 * 0.5**levels, op, steps=2)
+    doubling = [replace(phase, operation="all_gather") for phase in reversed(halving)]
+    return (*before, *halving, middle, *doubling, *after)
+
+
+def _recursive(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    """Recursive halving (reduce-scatter) or doubling (all-gather) for a power of two."""
+    levels = n.bit_length() - 1
+    if n != 1 << levels:
+        hint = f"Try {1 << levels} or {2 << levels} ranks, or ring."
+        raise InputError("collective.num_ranks", f"be a power of two for recursive {op}", n, hint=hint)
+    phases = [_exchange(np.arange(n), 1 << s, 0.5 ** (s + 1), op) for s in range(levels)]
+    return tuple(phases if op == "reduce_scatter" else reversed(phases))
+
+
+def _recursive_doubling(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    core = 1 << (n.bit_length() - 1)
+    ranks, before, after = _fold_extra(n, core, op)
+    return (*before, *(_exchange(ranks, 1 << s, 1.0, op) for s in range(core.bit_length() - 1)), *after)
+
+
+def _dissemination(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    """Barrier: in round s rank i signals rank i + 2^s; no bytes (Hensgen, Finkel, Manber 1988)."""
+    ranks = np.arange(n)
+    rounds = (n - 1).bit_length()
+    return tuple(_phase(ranks, (ranks + (1 << s)) % n, 0.0, 1, operation=op) for s in range(rounds))
+
+
+# --- double binary tree -------------------------------------------------------------------------------------------
+
+
+def _binary_tree_parent(n: int) -> IntArray:
+    """Parent of each rank in a tree of binary-counting order: leaves are odd, rank 0 is the root (parent -1)."""
+    ranks = np.arange(n)
+    bit = ranks & -ranks
+    parent = (ranks ^ bit) | (bit << 1)
+    parent = np.where(parent >= n, ranks ^ bit, parent)
+    parent[0] = -1
+    return parent
+
+
+def _double_tree_edges(n: int) -> tuple[IntArray, IntArray]:
+    """Child and parent of all 2 (n - 1) edges of two trees; a rank inside one tree is a leaf of the other."""
+    parent = _binary_tree_parent(n)
+    child, up = np.arange(1, n), parent[1:]
+    if n % 2:  # shift by one
+        return np.concatenate([child, (child + 1) % n]), np.concatenate([up, (up + 1) % n])
+    return np.concatenate([child, n - 1 - child]), np.concatenate([up, n - 1 - up])
+
+
+def _tree_depth(n: int) -> int:
+    """Edges on the longest way from a leaf to the root of :func:`_binary_tree_parent`."""
+    return (n - 1).bit_length()
+
+
+def _tree(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    """Each tree reduces one half to its root and broadcasts it back, both directions pipelined.
+
+    With ``dims=(k, m)`` the trees connect the first ranks of ``m`` hosts, and a chain the ``k`` ranks of a host.
+    """
+    per_host, hosts = (1, n) if dims is None else (dims[0], n // dims[0])
+    child, parent = _double_tree_edges(hosts) if hosts > 1 else (np.zeros(0, np.int64),) * 2
+    inside = np.arange(n)[np.arange(n) % per_host != 0]
+    links = np.concatenate([np.stack([child, parent], 1) * per_host, np.stack([inside, inside - 1], 1)])
+    src, dst = np.concatenate([links[:, 0], links[:, 1]]), np.concatenate([links[:, 1], links[:, 0]])
+    half = np.concatenate([np.full(len(child), 0.5), np.ones(len(inside))])  # the chain carries both halves
+    scale = half.max()
+    steps = 2 * (_tree_depth(hosts) + per_host - 1)
+    return (Phase(src, dst, np.tile(half / scale, 2), float(scale), steps, 0, op),)
+
+
+def _tree_rooted(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    """Rank 0 feeds (or drains) two complementary trees over the other ranks, one half each."""
+    others = n - 1
+    child, parent = _double_tree_edges(others) if others > 1 else (np.zeros(0, np.int64),) * 2
+    tree_roots = np.array([0, 1 % others if others % 2 else others - 1]) + 1
+    src = np.concatenate([np.zeros(2, np.int64), parent + 1])
+    dst = np.concatenate([tree_roots, child + 1])
+    if op == "reduce":
+        src, dst = dst, src
+    return (_phase(src, dst, 0.5, 1 + _tree_depth(others), operation=op),)
+
+
+# --- hierarchical -------------------------------------------------------------------------------------------------
+
+
+def _square_dims(n: int) -> tuple[int, int]:
+    """The most square factorisation of n, smaller factor first."""
+    first = next(k for k in range(math.isqrt(n), 0, -1) if n % k == 0)
+    return first, n // first
+
+
+def _along(n: int, dims: tuple[int, ...], dimension: int) -> tuple[IntArray, IntArray]:
+    """Each rank and its successor in the ring along one dimension."""
+    ranks = np.arange(n)
+    stride = math.prod(dims[:dimension])
+    position = ranks // stride % dims[dimension]
+    return ranks, ranks + stride * ((position + 1) % dims[dimension] - position)
+
+
+def _hierarchical(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    """Rings per dimension: reduce-scatter inwards out, all-reduce on the last, all-gather back (BlueConnect)."""
+    dims = dims or _square_dims(n)
+    active = [d for d, extent in enumerate(dims) if extent > 1]
+    shard = {d: 1 / math.prod(dims[:d]) for d in active}  # what is left of the buffer when dimension d begins
+
+    def ring(dimension: int, operation: str, passes: int = 1) -> Phase:
+        extent = dims[dimension]
+        fraction, steps = passes * (extent - 1) / extent * shard[dimension], passes * (extent - 1)
+        return _phase(*_along(n, dims, dimension), fraction, steps, dimension, operation)
+
+    scatter = [ring(d, "reduce_scatter") for d in active]
+    if op == "reduce_scatter":
+        return tuple(scatter)
+    gather = [ring(d, "all_gather") for d in reversed(active)]
+    if op == "all_gather":
+        return tuple(gather)
+    return (*scatter[:-1], ring(active[-1], "all_reduce", passes=2), *gather[1:])
+
+
+def _hierarchical_rooted(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    """Chains: over the first ranks of the outermost dimension, then inwards (broadcast); reversed for reduce."""
+    dims = dims or _square_dims(n)
+    phases = []
+    for dimension in reversed(range(len(dims))):
+        stride = math.prod(dims[:dimension])
+        heads = np.arange(0, n, stride)
+        src = heads[heads // stride % dims[dimension] < dims[dimension] - 1]
+        if len(src):
+            phases.append(_phase(src, src + stride, 1.0, dims[dimension] - 1, dimension, op))
+    if op == "broadcast":
+        return tuple(phases)
+    return tuple(replace(phase, src=phase.dst, dst=phase.src) for phase in reversed(phases))
+
+
+def _torus2d(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    if dims is not None and len(dims) != 2:
+        raise InputError("collective.dims", "have two dimensions for torus2d", list(dims))
+    return _hierarchical(op, n, dims)
+
+
+_Builder = Callable[[str, int, "tuple[int, ...] | None"], Plan]
+_SHARDED = ("all_reduce", "all_gather", "reduce_scatter")
+_BUILDERS: dict[tuple[str, str], _Builder] = {
+    **{(op, "ring"): _ring for op in _SHARDED},
+    **{(op, "ring"): _chain for op in ("broadcast", "reduce")},
+    **{(op, "direct"): _direct for op in (*_SHARDED, "all_to_all")},
+    **{(op, "direct"): _direct_rooted for op in ("broadcast", "reduce", "gather", "scatter")},
+    ("send", "direct"): _send,
+    ("all_reduce", "halving_doubling"): _halving_doubling,
+    ("all_gather", "halving_doubling"): _recursive,
+    ("reduce_scatter", "halving_doubling"): _recursive,
+    ("all_reduce", "recursive_doubling"): _recursive_doubling,
+    ("all_gather", "recursive_doubling"): _recursive,
+    ("barrier", "recursive_doubling"): _dissemination,
+    ("all_reduce", "tree"): _tree,
+    **{(op, "tree"): _tree_rooted for op in ("broadcast", "reduce")},
+    **{(op, "hierarchical"): _hierarchical for op in _SHARDED},
+    **{(op, "torus2d"): _torus2d for op in _SHARDED},
+    **{(op, "hierarchical"): _hierarchical_rooted for op in ("broadcast", "reduce")},
+}
+
+
+# --- closed forms -------------------------------------------------------------------------------------------------
+
+
+def closed_form(
+    op: str,
+    algorithm: str,
+    n: int,
+    size_bytes: float,
+    bandwidth: float | Sequence[float],
+    alpha: float | Sequence[float] = 0.0,
+    *,
+    dims: tuple[int, ...] | None = None,
+) -> float:
+    """Seconds of a collective alone on a non-blocking switch with one full-duplex port per rank.
+
+    Written from the textbook formulas, not from :func:`plan`, so that the two check each other.
+
+    Parameters
+    ----------
+    op, algorithm, n, dims
+        As in :func:`plan`.
+    size_bytes : float
+        Size in the sense of nccl-tests.
+    bandwidth : float or sequence of float
+        Bytes/s of a port, per direction; for hierarchical algorithms one per dimension if they differ.
+    alpha : float or sequence of float
+        Seconds of latency per step; likewise.
+    """
+    if (op, algorithm) not in _BUILDERS:
+        raise InputError("collective.algorithm", f"support {op}", algorithm)
+    if n == 1:
+        return 0.0
+    if algorithm in ("hierarchical", "torus2d"):
+        return _closed_form_hierarchical(op, dims or _square_dims(n), size_bytes, bandwidth, alpha)
+    if not isinstance(bandwidth, int | float) or not isinstance(alpha, int | float):
+        raise InputError("bandwidth", f"be one number for {algorithm}", bandwidth)
+    bytes_factor, steps = _closed_form_terms(op, algorithm, n)
+    return steps * alpha + bytes_factor * size_bytes / bandwidth
+
+
+def _closed_form_terms(op: str, algorithm: str, n: int) -> tuple[float, int]:
+    """Multiples of size/bandwidth and of alpha."""
+    levels = n.bit_length() - 1
+    core, odd = 1 << levels, n != 1 << levels
+    if op == "barrier":
+        return 0.0, (n - 1).bit_length()
+    if op == "all_reduce":
+        return {
+            "ring": (2 * (n - 1) / n, 2 * (n - 1)),
+            "direct": (2 * (n - 1) / n, 2),
+            "halving_doubling": (2 * (core - 1) / core + 2 * odd, 2 * levels + 2 * odd),
+            "recursive_doubling": (levels + 2 * odd, levels + 2 * odd),
+            "tree": (_tree_port_load(n), 2 * (n - 1).bit_length()),
+        }[algorithm]
+    if algorithm == "ring":
+        return (1.0 if op in ("broadcast", "reduce") else (n - 1) / n), n - 1
+    if algorithm == "tree":
+        return 1.0, 1 + (n - 2).bit_length()
+    if algorithm == "direct":
+        return (n - 1.0 if op in ("broadcast", "reduce") else 1.0 if op == "send" else (n - 1) / n), 1
+    return (n - 1) / n, levels
+
+
+def _tree_port_load(n: int) -> float:
+    """Half buffers through the busiest port: inside one tree 2 children + 1 parent, leaf of the other 1."""
+    if n == 2:
+        return 1.0
+    return 1.5 if n == 3 else 2.0
+
+
+def _closed_form_hierarchical(
+    op: str,
+    dims: tuple[int, ...],
+    size_bytes: float,
+    bandwidth: float | Sequence[float],
+    alpha: float | Sequence[float],
+) -> float:
+    bandwidths = [bandwidth] * len(dims) if isinstance(bandwidth, int | float) else list(bandwidth)
+    alphas = [alpha] * len(dims) if isinstance(alpha, int | float) else list(alpha)
+    passes = 2 if op == "all_reduce" else 1
+    total, shard = 0.0, 1.0
+    for extent, width, latency in zip(dims, bandwidths, alphas, strict=True):
+        factor = float(extent > 1) if op in ("broadcast", "reduce") else passes * (extent - 1) / extent * shard
+        total += factor * size_bytes / width + passes * (extent - 1) * latency
+        shard /= extent
+    return total
+
+
+# --- choice -------------------------------------------------------------------------------------------------------
+
+# NCCL's tuning model compares latencies and bandwidths of ring and tree; the two below are the orders of magnitude
+# of its tables for one step inside a host and over the network (NCCL 2.x src/graph/tuning.cc).
+_STEP_INSIDE, _STEP_NETWORK, _NETWORK_BANDWIDTH = 1.0e-6, 5.0e-6, 10e9
+
+
+def choose(op: str, size_bytes: float, n: int, num_hosts: int) -> str:
+    """Algorithm that a library like NCCL picks.
+
+    All-reduce inside a host is a ring; over several hosts a double binary tree while latency dominates, then a
+    ring. All-gather, reduce-scatter, broadcast and reduce are rings, point-to-point patterns are direct.
+
+    Parameters
+    ----------
+    op : str
+        Operation.
+    size_bytes : float
+        Size in the sense of nccl-tests.
+    n, num_hosts : int
+        Ranks, and hosts they live on.
+    """
+    if op not in OPERATIONS:
+        raise InputError("collective.operation", f"be one of {', '.join(OPERATIONS)}", op)
+    if op == "barrier":
+        return "recursive_doubling"
+    if op in ("all_to_all", "send", "gather", "scatter"):
+        return "direct"
+    if op != "all_reduce" or num_hosts <= 1 or n <= 2:
+        return "ring"
+    per_host = max(1, n // num_hosts)
+    ring = 2 * ((n - num_hosts) * _STEP_INSIDE + (num_hosts - 1) * _STEP_NETWORK)
+    tree = 2 * ((per_host - 1) * _STEP_INSIDE + math.log2(num_hosts) * _STEP_NETWORK)
+    ring += 2 * (n - 1) / n * size_bytes / _NETWORK_BANDWIDTH
+    tree += 2 * size_bytes / _NETWORK_BANDWIDTH
+    return "tree" if tree < ring else "ring"
