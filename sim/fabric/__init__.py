@@ -1,0 +1,1 @@
+"""Fabrics: links, routes and fair shares of a cluster."""
