@@ -1,0 +1,114 @@
+"""A cluster: hosts, how many, and the fabric that joins them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from pydantic import Field, model_validator
+
+from sim.errors import InputError
+from sim.spec.base import CatalogSpec, Spec, refuse
+from sim.spec.device import Device
+from sim.spec.fabric import Fabric
+from sim.spec.host import Host, Storage
+
+
+class HostGroup(Spec):
+    """Equal hosts of a mixed cluster; groups are filled in order."""
+
+    host: str | Host
+    count: int = Field(ge=1)
+
+
+class Cluster(CatalogSpec):
+    """Hosts joined by a fabric. The catalogue fills ``host_types``, ``host_type_of`` and ``device_types``."""
+
+    host: str | Host | None = Field(
+        None, description="the host all machines are; exactly one of host and hosts"
+    )
+    hosts: tuple[HostGroup, ...] = Field((), description="mixed clusters: groups of equal hosts")
+    num_hosts: int | None = Field(None, ge=1, description="number of machines; given or derived from `hosts`")
+    fabric: Fabric
+    server_host: str | Host | None = Field(
+        None,
+        description="machine of dedicated parameter servers; the first host without its devices if absent",
+    )
+    storage: Storage | None = Field(None, description="shared storage; each host's local one if absent")
+    host_types: tuple[Host, ...] = Field((), description="resolved: distinct hosts")
+    host_type_of: tuple[int, ...] = Field((), description="resolved: index into host_types of each host")
+    device_types: tuple[Device, ...] = Field((), description="resolved: every device the hosts name")
+    server_host_type: Host | None = Field(
+        None, description="resolved: machine of dedicated parameter servers"
+    )
+
+    @model_validator(mode="after")
+    def _one_kind_of_hosts(self) -> Cluster:
+        if (self.host is None) == (not self.hosts):
+            refuse("be given, or `hosts`, but not both", field="host")
+        total = sum(group.count for group in self.hosts)
+        if self.hosts and self.num_hosts not in (None, total):
+            refuse(f"equal the sum of the groups ({total})", self.num_hosts, field="num_hosts")
+        return self
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether the catalogue has filled in the host and device types."""
+        return bool(self.host_types)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of hosts."""
+        return self.num_hosts or sum(group.count for group in self.hosts) or 1
+
+    @cached_property
+    def devices_per_host(self) -> tuple[int, ...]:
+        """Number of devices of each host."""
+        counts = [host.num_devices for host in self.host_types]
+        return tuple(counts[kind] for kind in self.host_type_of)
+
+    @cached_property
+    def num_devices(self) -> int:
+        """Number of devices of all hosts together."""
+        return sum(self.devices_per_host)
+
+    @property
+    def server_type(self) -> Host:
+        """Machine of dedicated parameter servers."""
+        return self.server_host_type or self.host_types[0].without_devices
+
+    def host_of(self, index: int) -> Host:
+        """Spec of host ``index``."""
+        return self.host_types[self.host_type_of[index]]
+
+    def device(self, name: str) -> Device:
+        """Device type by name."""
+        for device in self.device_types:
+            if device.name == name:
+                return device
+        raise KeyError(name)
+
+    @property
+    def main_device(self) -> Device:
+        """Device type of the first device."""
+        for kind in self.host_type_of:
+            if self.host_types[kind].devices:
+                return self.device(self.host_types[kind].devices[0][0])
+        raise InputError("cluster.host", "have at least one device", self.name)
+
+    @property
+    def price_per_hour(self) -> float:
+        """Dollars per hour of all hosts and their devices."""
+        prices = {device.name: device.price_per_hour for device in self.device_types}
+        each = [host.price_per_hour + sum(prices[n] * c for n, c in host.devices) for host in self.host_types]
+        return sum(each[kind] for kind in self.host_type_of)
+
+    def with_hosts(self, num_hosts: int) -> Cluster:
+        """The same cluster with another number of machines."""
+        if num_hosts == self.size:
+            return self if self.num_hosts else self.model_copy(update={"num_hosts": num_hosts})
+        if self.hosts:
+            raise InputError("cluster.num_hosts", f"be {self.size}, the sum of its groups", num_hosts)
+        if isinstance(num_hosts, bool) or not isinstance(num_hosts, int) or num_hosts < 1:
+            raise InputError("cluster.num_hosts", "be a whole number of at least 1", num_hosts)
+        types = (0,) * num_hosts if self.is_resolved else ()
+        return self.model_copy(update={"num_hosts": num_hosts, "host_type_of": types})

@@ -1,0 +1,101 @@
+"""The network between hosts."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from sim.spec.base import BytesPerSecond, Seconds, Spec, refuse
+from sim.spec.host import expand_nodes, pair_nodes
+
+FabricKind = Literal["single_switch", "leaf_spine", "fat_tree", "rail_optimized", "torus", "ring", "graph"]
+_EDGE_KINDS = ("host", "nic", "switch")
+
+# Fields that mean something for a kind, beside bandwidth, latency, routing and link_service.
+_FIELDS: dict[str, frozenset[str]] = {
+    "single_switch": frozenset(),
+    "leaf_spine": frozenset(
+        {"uplink_bandwidth", "uplink_latency", "oversubscription", "hosts_per_leaf", "num_spines"}
+    ),
+    "fat_tree": frozenset({"uplink_bandwidth", "uplink_latency", "oversubscription", "k"}),
+    "rail_optimized": frozenset(
+        {"uplink_bandwidth", "uplink_latency", "oversubscription", "hosts_per_leaf", "num_spines"}
+    ),
+    "torus": frozenset({"dims"}),
+    "ring": frozenset(),
+    "graph": frozenset({"edges"}),
+}
+
+
+class FabricEdge(Spec):
+    """A full-duplex cable of an explicit graph between ``host0``.. and ``switch0``.. (ranges as in HostLink)."""
+
+    a: str
+    b: str
+    bandwidth: BytesPerSecond = Field(gt=0, description="one direction")
+    latency: Seconds = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _nodes(self) -> FabricEdge:
+        self.pairs()
+        return self
+
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Node pairs this entry stands for."""
+        return pair_nodes(expand_nodes(self.a, _EDGE_KINDS), expand_nodes(self.b, _EDGE_KINDS))
+
+
+class Fabric(Spec):
+    """A fabric of one kind with its parameters.
+
+    ``bandwidth`` and ``latency`` belong to one cable, one direction; the latency includes the switch it
+    leads to, so a path over a single switch has two of them (and the NICs' own).
+    """
+
+    kind: FabricKind
+    bandwidth: BytesPerSecond | None = Field(
+        None, gt=0, description="host cable; the NIC's bandwidth if absent"
+    )
+    latency: Seconds = Field(0, ge=0, description="one cable and the switch behind it")
+    uplink_bandwidth: BytesPerSecond | None = Field(
+        None, gt=0, description="switch-to-switch cable; as host cables if absent"
+    )
+    uplink_latency: Seconds | None = Field(
+        None, ge=0, description="switch-to-switch cable; as `latency` if absent"
+    )
+    oversubscription: float = Field(
+        1, gt=0, description="host bandwidth over uplink bandwidth of a leaf; 1 is non-blocking"
+    )
+    hosts_per_leaf: int | None = Field(
+        None, ge=1, description="hosts below one leaf (rail_optimized: below one leaf group)"
+    )
+    num_spines: int | None = Field(
+        None, ge=1, description="spine switches; as many as the uplinks need if absent"
+    )
+    k: int | None = Field(
+        None, ge=2, description="ports of a fat-tree switch; the smallest that holds the hosts if absent"
+    )
+    dims: tuple[int, ...] | None = Field(
+        None, description="torus extents over hosts; product = num_hosts; near-cubic 2-D if absent"
+    )
+    edges: tuple[FabricEdge, ...] = Field((), description="cables of an explicit graph")
+    routing: Literal["ecmp", "static"] = Field(
+        "ecmp", description="ecmp: equal shares over all shortest paths; static: one path per pair"
+    )
+    link_service: Literal["fair", "weighted", "fifo"] = "fair"
+
+    @model_validator(mode="after")
+    def _fields_of_kind(self) -> Fabric:
+        known = _FIELDS[self.kind]
+        every = frozenset[str]().union(*_FIELDS.values())
+        for name in sorted((every - known) & self.model_fields_set):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                refuse(f"not be given for kind {self.kind}", field=name)
+        if self.kind == "graph" and not self.edges:
+            refuse("have at least one entry for kind graph", field="edges")
+        if self.k is not None and self.k % 2:
+            refuse("be even", self.k, hint=f"Try {self.k + 1}.", field="k")
+        if self.dims is not None and (not self.dims or min(self.dims) < 1):
+            refuse("have extents of at least 1", self.dims, field="dims")
+        return self

@@ -1,0 +1,61 @@
+"""A scenario: everything one simulation needs, hashable."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal
+
+from pydantic import Field
+
+from sim.spec.base import CatalogSpec, Spec
+from sim.spec.calibration import Calibration
+from sim.spec.cluster import Cluster
+from sim.spec.strategy import Strategy
+from sim.spec.workload import Workload
+
+Fidelity = Literal["fluid", "analytic"]
+
+
+class Perturbation(Spec):
+    """Injected imperfections."""
+
+    jitter: float = Field(
+        0, ge=0, description="coefficient of variation of compute times (lognormal, mean 1)"
+    )
+    slow_ranks: dict[int, float] = Field({}, description="rank -> factor by which its compute takes longer")
+
+
+class Scenario(Spec):
+    """Workload + cluster + strategy + calibration + seed, all resolved."""
+
+    workload: Workload
+    cluster: Cluster
+    strategy: Strategy = Strategy()
+    calibration: Calibration
+    seed: int = Field(0, ge=0)
+    fidelity: Fidelity = "fluid"
+    perturbation: Perturbation = Perturbation()
+    confidence: float = Field(0.02, gt=0, lt=1, description="relative half-width random runs are played to")
+    fold: bool = Field(True, description="play one representative per class of equal ranks")
+
+    def key(self) -> str:
+        """Content key: SHA-256 over the canonical JSON of the scenario and the simulator's version."""
+        from sim import __version__
+
+        return hashlib.sha256(f"{__version__}:{self.fingerprint}".encode()).hexdigest()
+
+
+class ScenarioFile(CatalogSpec):
+    """A scenario as a YAML file states it: catalogue names (or paths), and changes to what they name."""
+
+    name: str = "scenario"
+    workload: str
+    cluster: str
+    strategy: str | dict[str, Any] = Field({}, description="preset name, or the strategy's fields")
+    calibration: tuple[str, ...] = Field((), description="merged over the default, in order")
+    overrides: dict[str, Any] = Field({}, description="dotted field -> value, e.g. cluster.num_hosts: 4")
+    seed: int = Field(0, ge=0)
+    fidelity: Fidelity = "fluid"
+    perturbation: Perturbation = Perturbation()
+    confidence: float = Field(0.02, gt=0, lt=1)
+    fold: bool = True

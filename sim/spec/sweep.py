@@ -1,0 +1,133 @@
+"""A sweep: a base scenario and the fields to vary."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from sim.spec.base import CatalogSpec, Spec, refuse
+from sim.units import nearest
+
+ROOTS = (
+    "workload",
+    "cluster",
+    "strategy",
+    "calibration",
+    "seed",
+    "fidelity",
+    "perturbation",
+    "confidence",
+    "fold",
+)
+
+
+def _check(field: str, value: Any) -> Any:
+    """Refuse dotted fields that start with no part of a scenario, and axes without values."""
+    if field == "set":
+        _check_fields(value)
+    elif field == "points":
+        for point in value:
+            _check_fields(point)
+    else:
+        for name, values in value.items():
+            if not values:
+                refuse("have at least one value", field=name)
+            for item in values:
+                _check_fields(item if isinstance(item, dict) and name not in ROOTS else [name])
+    return value
+
+
+def _check_fields(names: Iterable[str]) -> None:
+    for name in names:
+        if str(name).split(".")[0] not in ROOTS:
+            close = nearest(str(name).split(".")[0], list(ROOTS))
+            must = f"start with one of {', '.join(ROOTS)}"
+            refuse(must, repr(name), hint=f"Try {close}." if close else "", field=name)
+
+
+class Grid(Spec):
+    """A product of axes plus explicit points.
+
+    An axis is a dotted field with its values; a value that is a mapping of dotted fields sets them
+    together (then the axis's own name is only a label). ``set`` is applied to every point of the grid.
+    """
+
+    set: dict[str, Any] = Field({}, description="dotted field -> value, for all points of the grid")
+    axes: dict[str, list[Any]] = Field({}, description="dotted field -> values")
+    points: tuple[dict[str, Any], ...] = Field(
+        (), description="explicit points, beside the product of the axes"
+    )
+
+    @field_validator("axes", "set", "points")
+    @classmethod
+    def _known_roots(cls, value: Any, info: ValidationInfo) -> Any:
+        return _check(str(info.field_name), value)
+
+    def expand(self) -> list[dict[str, Any]]:
+        """All points as flat mappings of dotted field -> value, in a fixed order."""
+        choices = [
+            [item if isinstance(item, dict) and name not in ROOTS else {name: item} for item in values]
+            for name, values in self.axes.items()
+        ]
+        product = [_union(self.set, *parts) for parts in itertools.product(*choices)] if choices else []
+        listed = [_union(self.set, point) for point in self.points]
+        if not product and not listed:
+            return [dict(self.set)]
+        return product + listed
+
+
+class Sweep(CatalogSpec):
+    """Points = (top-level axes and points) x (grids one after the other); duplicates are dropped."""
+
+    workload: str | None = Field(None, description="catalogue name; or vary it in an axis `workload`")
+    cluster: str | None = None
+    strategy: str | dict[str, Any] = Field({}, description="preset name, or the strategy's fields")
+    calibration: tuple[str, ...] = ()
+    set: dict[str, Any] = Field({}, description="dotted field -> value, for all points")
+    axes: dict[str, list[Any]] = Field({}, description="dotted field -> values, crossed with every grid")
+    points: tuple[dict[str, Any], ...] = ()
+    grids: tuple[Grid, ...] = Field((), description="sub-sweeps with axes of their own")
+    where: str | None = Field(None, description="condition on result columns, e.g. peak_memory_bytes<80GB")
+    objective: str | None = Field(None, description="result column to rank by")
+    seed: int = Field(0, ge=0)
+
+    @field_validator("axes", "set", "points")
+    @classmethod
+    def _known_roots(cls, value: Any, info: ValidationInfo) -> Any:
+        return _check(str(info.field_name), value)
+
+    def base(self) -> dict[str, Any]:
+        """Fields that every point starts from."""
+        given: dict[str, Any] = {"workload": self.workload, "cluster": self.cluster}
+        point = {name: value for name, value in given.items() if value is not None}
+        if isinstance(self.strategy, str):
+            point["strategy"] = self.strategy
+        else:
+            point |= {f"strategy.{name}": value for name, value in self.strategy.items()}
+        if self.calibration:
+            point["calibration"] = list(self.calibration)
+        return _union(point, {"seed": self.seed}, self.set)
+
+    def expand(self) -> list[dict[str, Any]]:
+        """All distinct points as flat mappings of dotted field -> value, in a fixed order."""
+        outer = Grid(axes=self.axes, points=self.points).expand()
+        inner = [point for grid in self.grids for point in grid.expand()] or [{}]
+        merged = (_union(self.base(), first, second) for first in outer for second in inner)
+        unique = {json.dumps(point, sort_keys=True, default=str): point for point in merged}
+        return list(unique.values())
+
+
+def _union(*points: dict[str, Any]) -> dict[str, Any]:
+    """Merge; naming a preset (``strategy: ring``) drops what an earlier part said about its fields."""
+    result: dict[str, Any] = {}
+    for point in points:
+        for name in point:
+            if "." not in name:
+                for old in [old for old in result if old.startswith(f"{name}.")]:
+                    del result[old]
+        result |= point
+    return result
