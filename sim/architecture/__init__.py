@@ -1,0 +1,42 @@
+"""Generators: a few architecture parameters become a :class:`~sim.spec.workload.Workload` with real shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from sim.architecture import cnn, moe, transformer
+from sim.errors import InputError
+from sim.spec.workload import Workload
+
+GENERATORS: dict[str, Callable[..., Workload]] = {
+    "transformer": transformer.generate,
+    "moe": moe.generate,
+    **{f"cnn:{name}": generator for name, generator in cnn.GENERATORS.items()},
+}
+
+
+def generate(name: str, params: Mapping[str, Any]) -> Workload:
+    """Build a workload with generator ``name`` from its parameters.
+
+    Parameters
+    ----------
+    name : str
+        ``transformer``, ``moe`` or ``cnn:<network>``.
+    params : mapping
+        Fields of the generator and of the workload together.
+
+    Raises
+    ------
+    InputError
+        The generator or one of its parameters is unknown or out of range.
+    """
+    if name not in GENERATORS:
+        near = get_close_matches(name, GENERATORS, n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(sorted(GENERATORS))}."
+        raise InputError("workload.generator", "be a known generator", got=name, hint=hint)
+    return GENERATORS[name](**params)
+
+
+__all__ = ["GENERATORS", "generate"]

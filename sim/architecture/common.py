@@ -1,0 +1,71 @@
+"""What all generators share: parameters in, a validated :class:`Workload` out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from sim.errors import InputError
+from sim.spec.layer import Layer
+from sim.spec.workload import Workload
+
+Shape = TypeVar("Shape", bound=BaseModel)
+
+
+def assemble(
+    shape_type: type[Shape],
+    build: Callable[[Shape], tuple[Layer, ...]],
+    describe: Callable[[Shape], Mapping[str, Any]],
+    params: Mapping[str, Any],
+) -> Workload:
+    """Split ``params`` into the architecture's shape and the workload's fields, and build the workload.
+
+    Parameters
+    ----------
+    shape_type : type
+        Pydantic model of the architecture's own fields (layers, hidden size, ...).
+    build : callable
+        Shape to layer chain.
+    describe : callable
+        Shape to the workload fields that follow from it (family, heads, hidden size, ...).
+    params : mapping
+        Fields of the shape and of :class:`~sim.spec.workload.Workload` together, as in a workload file.
+
+    Raises
+    ------
+    InputError
+        A field is unknown, missing or out of range.
+    """
+    workload_fields = {info.alias or name for name, info in Workload.model_fields.items()} | set(Workload.model_fields)
+    own = {key: value for key, value in params.items() if key in shape_type.model_fields}
+    shape = construct(shape_type, own | {k: v for k, v in params.items() if k not in workload_fields})
+    rest = {key: value for key, value in params.items() if key in workload_fields}
+    fields = {**rest, **describe(shape), "layers": build(shape)}
+    fields.setdefault("name", "unnamed")
+    return construct(Workload, fields)
+
+
+def construct(model: type[Shape], fields: Mapping[str, Any]) -> Shape:
+    """Validate ``fields`` as ``model``; the first problem becomes one :class:`InputError`."""
+    try:
+        return model.model_validate(dict(fields))
+    except ValidationError as error:
+        raise _input_error(model, error) from None
+
+
+def _input_error(model: type[BaseModel], error: ValidationError) -> InputError:
+    from difflib import get_close_matches
+
+    problem = error.errors()[0]
+    name = ".".join(str(part) for part in problem["loc"]) or model.__name__
+    if problem["type"] == "extra_forbidden":
+        known = sorted({*model.model_fields, *Workload.model_fields})
+        near = get_close_matches(str(problem["loc"][-1]), known, n=1)
+        hint = f"Did you mean {near[0]}?" if near else ""
+        return InputError(f"workload.{name}", "be a field of the generator or of the workload", hint=hint)
+    if problem["type"] == "missing":
+        return InputError(f"workload.{name}", "be given")
+    message = problem["msg"].removeprefix("Value error, ").removeprefix("Input should ")
+    return InputError(f"workload.{name}", message, got=problem["input"])

@@ -1,0 +1,181 @@
+"""A recorder of image layers: shapes go in and come out, :class:`Layer` records accumulate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.errors import InputError
+from sim.spec.layer import Convolution, Gemm, Layer, MemoryBound, Op
+
+Pair = tuple[int, int]
+
+INDEX_ELEMENTS = 2.0
+"""Max-pooling indices are 8 bytes, two fp32 elements, per output (PyTorch stores int64)."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """Shape of one sample's activation."""
+
+    channels: int
+    height: int
+    width: int
+
+    @property
+    def elements(self) -> int:
+        """Elements of one sample."""
+        return self.channels * self.height * self.width
+
+
+def _pair(value: int | Pair) -> Pair:
+    return value if isinstance(value, tuple) else (value, value)
+
+
+def _output_size(size: int, kernel: int, stride: int, padding: int) -> int:
+    result = (size + 2 * padding - kernel) // stride + 1
+    if result < 1:
+        raise InputError("workload.image_size", "be large enough for every kernel of the network", got=size)
+    return result
+
+
+class Trace:
+    """Builds a layer chain while a network's forward pass is written down.
+
+    Parameters
+    ----------
+    fused_norm : bool
+        Count batch norm, residual addition and ReLU as one kernel each way.
+    """
+
+    def __init__(self, fused_norm: bool = False) -> None:
+        self.fused_norm = fused_norm
+        self.block = 0
+        self._records: list[Layer] = []
+
+    def layers(self) -> tuple[Layer, ...]:
+        """Return the recorded chain, first layer first."""
+        return tuple(self._records)
+
+    def next_block(self) -> None:
+        """Allow a pipeline cut here."""
+        self.block += 1
+
+    def convolution(
+        self,
+        image: Image,
+        channels: int,
+        kernel: int | Pair,
+        stride: int = 1,
+        padding: int | Pair = 0,
+        *,
+        bias: bool = False,
+        norm: bool = True,
+        relu: bool = True,
+        residual: bool = False,
+    ) -> Image:
+        """Record a convolution with what follows it (batch norm, residual addition, ReLU)."""
+        (kernel_h, kernel_w), (pad_h, pad_w) = _pair(kernel), _pair(padding)
+        out = Image(
+            channels,
+            _output_size(image.height, kernel_h, stride, pad_h),
+            _output_size(image.width, kernel_w, stride, pad_w),
+        )
+        convolution = Convolution(
+            in_channels=image.channels,
+            out_channels=channels,
+            kernel=(kernel_h, kernel_w),
+            out_height=out.height,
+            out_width=out.width,
+            stride=stride,
+        )
+        weight = image.channels * channels * kernel_h * kernel_w
+        tensors = (float(weight),) + (float(channels),) * (bias + 2 * norm)
+        # Kept for backward: the convolution's output (input of the norm) and the ReLU's output (input of the
+        # next layer, written in place over the norm's output); the network's input once.
+        copies = (1 if norm else 0) + (1 if relu or not norm else 0)
+        stored = copies * out.elements + (0 if self._records else image.elements)
+        self._add("conv", (convolution, *self._elementwise(out.elements, norm, relu, residual)), tensors, image, out, stored)
+        return out
+
+    def _elementwise(self, elements: float, norm: bool, relu: bool, residual: bool) -> list[Op]:
+        if self.fused_norm and norm:
+            extra = 1.0 if residual else 0.0
+            return [MemoryBound(elements=(3 + extra) * elements, backward_elements=(5 + relu + 2 * extra) * elements)]
+        ops: list[Op] = []
+        if norm:
+            ops.append(MemoryBound(elements=3 * elements, backward_elements=5 * elements))
+        if residual:
+            ops.append(MemoryBound(elements=3 * elements, backward_elements=3 * elements))
+        if relu:
+            ops.append(MemoryBound(elements=2 * elements, backward_elements=3 * elements))
+        return ops
+
+    def pool(self, image: Image, kernel: int, stride: int, padding: int = 0, *, average: bool = False) -> Image:
+        """Record a max (or average) pooling."""
+        out = Image(
+            image.channels,
+            _output_size(image.height, kernel, stride, padding),
+            _output_size(image.width, kernel, stride, padding),
+        )
+        index = 0.0 if average else INDEX_ELEMENTS * out.elements
+        op = MemoryBound(
+            elements=image.elements + out.elements + index, backward_elements=image.elements + out.elements + index
+        )
+        self._add("pool", (op,), (), image, out, out.elements + index)
+        return out
+
+    def adaptive_pool(self, image: Image, size: int) -> Image:
+        """Record an average pooling to ``size x size``; nothing if the image already has that size."""
+        out = Image(image.channels, size, size)
+        if (image.height, image.width) != (size, size):
+            traffic = float(image.elements + out.elements)
+            self._add("pool", (MemoryBound(elements=traffic, backward_elements=traffic),), (), image, out, out.elements)
+        return out
+
+    def concatenate(self, *branches: Image) -> Image:
+        """Record the copy that joins branches along the channels; ends the block."""
+        out = Image(sum(branch.channels for branch in branches), branches[0].height, branches[0].width)
+        traffic = 2.0 * out.elements
+        self._add("concat", (MemoryBound(elements=traffic, backward_elements=traffic),), (), out, out, out.elements)
+        self.next_block()
+        return out
+
+    def linear(
+        self,
+        features: int,
+        outputs: int,
+        *,
+        relu: bool = False,
+        dropout: bool = False,
+        head: bool = False,
+        side_branch_of: Image | None = None,
+    ) -> int:
+        """Record a fully connected layer with bias; returns ``outputs``."""
+        ops: list[Op] = [Gemm(rows=1, n=outputs, k=features)]
+        passes = 2 * relu + 2 * dropout
+        if passes:
+            ops.append(MemoryBound(elements=float(passes * outputs)))
+        tensors = (float(features * outputs), float(outputs))
+        source = Image(features, 1, 1)
+        # The chain continues with what the side branch was taken from.
+        out = side_branch_of or Image(outputs, 1, 1)
+        stored = (1 + dropout) * outputs
+        self._add("head" if head else "linear", tuple(ops), tensors, source, out, stored)
+        return outputs
+
+    def _add(
+        self, kind: str, ops: tuple[Op, ...], tensors: tuple[float, ...], source: Image, out: Image, stored: float
+    ) -> None:
+        self._records.append(
+            Layer(
+                name=f"{kind}{len(self._records)}",
+                kind=kind,
+                block=self.block,
+                ops=ops,
+                parameters=sum(tensors),
+                tensors=tensors,
+                input_elements=source.elements,
+                output_elements=out.elements,
+                stored_elements=stored,
+            )
+        )

@@ -1,0 +1,96 @@
+"""Mixture of experts: a transformer whose feed-forward layers are ``num_experts`` gated or plain networks.
+
+A router (one small product per token) sends every token to ``top_k`` experts; rows are assumed to spread
+evenly over the experts. Every block is such a block (Mixtral; Jiang et al. 2024, arXiv:2401.04088).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from pydantic import Field
+
+from sim.architecture.common import assemble
+from sim.architecture.transformer import MASK, Parts, TransformerShape, describe
+from sim.spec.layer import Gemm, Layer, MemoryBound, Op
+from sim.spec.workload import Workload
+
+
+class MoeShape(TransformerShape):
+    """Sizes of a mixture-of-experts transformer; ``ffn_hidden`` is one expert's width."""
+
+    num_experts: int = Field(ge=2)
+    top_k: int = Field(2, ge=1, description="experts a token visits")
+
+
+class MoeParts(Parts):
+    """Layers of a mixture-of-experts transformer."""
+
+    shape: MoeShape
+
+    @cached_property
+    def expert_ops(self) -> tuple[Op, ...]:
+        """Norm, router, permutation, expert products, activation, combination."""
+        shape, tokens = self.shape, self.shape.sequence_length
+        routed = tokens * shape.top_k
+        gated = shape.activation == "swiglu"
+        inner = float(routed * shape.ffn)
+        moved = float(routed * shape.hidden)
+        return (
+            self.norm_op,
+            Gemm(rows=tokens, n=shape.num_experts, k=shape.hidden),
+            MemoryBound(elements=2 * moved, backward_elements=2 * moved),
+            Gemm(rows=routed, n=shape.ffn * (2 if gated else 1), k=shape.hidden, split="column", expert=True),
+            MemoryBound(
+                elements=(3 if gated else 2) * inner, backward_elements=(5 if gated else 3) * inner, split="tensor"
+            ),
+            Gemm(rows=routed, n=shape.hidden, k=shape.ffn, split="row", expert=True),
+            MemoryBound(elements=moved + self.activation, backward_elements=2 * moved + self.activation),
+            self.residual_op,
+        )
+
+    def expert_layer(self, block: int) -> Layer:
+        """Feed-forward half of block ``block``."""
+        shape, tokens = self.shape, self.shape.sequence_length
+        up = float(shape.ffn * (2 if shape.activation == "swiglu" else 1))
+        router = float(shape.hidden * shape.num_experts)
+        expert = (shape.hidden * up, float(shape.ffn * shape.hidden))
+        tensors = (*shape.norm_tensors, router, *(expert * shape.num_experts))
+        whole = (2 + (MASK if shape.dropout else 0) + 2 * shape.top_k) * self.activation
+        split = tokens * shape.top_k * (up + shape.ffn)
+        return Layer(
+            name=f"block{block}.moe",
+            kind="moe",
+            block=block,
+            ops=self.expert_ops,
+            parameters=sum(shape.norm_tensors) + router,
+            expert_parameters=sum(expert) * shape.num_experts,
+            tensors=tensors,
+            input_elements=self.activation,
+            output_elements=self.activation,
+            stored_elements=whole + split,
+            stored_tensor_elements=split,
+            tensor_all_reduce=True,
+            expert_elements=tokens * shape.top_k * float(shape.hidden),
+            num_experts=shape.num_experts,
+        )
+
+
+def build(shape: MoeShape) -> tuple[Layer, ...]:
+    """Layer chain of a mixture-of-experts transformer."""
+    parts = MoeParts(shape)
+    chain = [parts.embedding_layer()]
+    for block in range(shape.num_layers):
+        chain += [parts.attention_layer(block), parts.expert_layer(block)]
+    return (*chain, parts.head_layer())
+
+
+def _describe(shape: MoeShape) -> Mapping[str, Any]:
+    return {**describe(shape), "family": "moe", "num_experts": shape.num_experts}
+
+
+def generate(**params: Any) -> Workload:
+    """Mixture-of-experts transformer from :class:`MoeShape` fields and workload fields."""
+    return assemble(MoeShape, build, _describe, params)

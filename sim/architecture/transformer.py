@@ -1,0 +1,334 @@
+"""Transformers: BERT (encoder, masked-language-model head), GPT-2/3 and Llama (decoder) from a few sizes.
+
+A block is two layers, attention and feed-forward, each with its norm in front (or behind, which costs the
+same) and its residual addition; a pipeline cut falls only between blocks. The embedding belongs to the first
+block and the head to the last, as Megatron-LM places them.
+
+Stored activations follow Korthikanti et al. 2022 (arXiv:2205.05198), section 4.1: 34 sbh + 5 as^2 b bytes per
+block in 16-bit, of which tensor parallelism divides 24 sbh + 5 as^2 b. With grouped queries, gated units or
+without dropout the same list of tensors is counted with its real sizes. Dropout masks are one byte, half an
+element. Element-wise kernels are fused as in Megatron-LM (bias + GELU, bias + dropout + addition).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from sim.architecture.common import assemble
+from sim.spec.base import Spec
+from sim.spec.layer import Attention, Embedding, Gemm, Layer, MemoryBound, Op
+from sim.spec.workload import Workload
+
+MASK = 0.5
+"""Elements of a dropout mask entry: one byte in units of two."""
+
+CROSS_ENTROPY_FORWARD, CROSS_ENTROPY_BACKWARD = 7.0, 11.0
+"""16-bit units moved per logit by cast to fp32 (1 + 2), log-softmax (2 + 2) and, backward, the zero-filled
+loss gradient (2 + 2), log-softmax (2 + 2 + 2) and cast (reads shared, 1): PyTorch's separate kernels."""
+
+
+class TransformerShape(Spec):
+    """Sizes of a transformer."""
+
+    num_layers: int = Field(ge=1, description="transformer blocks")
+    hidden: int = Field(ge=1, description="model width")
+    num_heads: int = Field(ge=1, description="attention (query) heads")
+    num_kv_heads: int | None = Field(None, ge=1, description="key/value heads; equal to num_heads if absent")
+    head_dim: int | None = Field(None, ge=1, description="width of a head; hidden / num_heads if absent")
+    ffn_hidden: int | None = Field(None, ge=1, description="feed-forward width; 4 * hidden if absent")
+    vocabulary: int = Field(ge=2)
+    sequence_length: int = Field(ge=1, description="tokens per sample")
+    max_positions: int | None = Field(None, ge=1, description="learned position embeddings; rotary if absent")
+    token_types: int = Field(0, ge=0, description="segment embeddings (BERT: 2)")
+    activation: Literal["gelu", "swiglu"] = "gelu"
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    bias: bool = True
+    causal: bool = True
+    tied_embeddings: bool = True
+    dropout: bool = True
+    flash: bool = Field(False, description="fused attention that never writes the score matrix")
+    embedding_norm: bool = Field(False, description="norm after the embedding (BERT)")
+    head: Literal["lm", "mlm"] = Field("lm", description="language model on every token, or masked tokens only")
+    masked_fraction: float = Field(0.15, gt=0, le=1, description="tokens predicted by an mlm head")
+    pooler: bool = Field(False, description="dense layer and classifier on the first token (BERT)")
+
+    @model_validator(mode="after")
+    def _check(self) -> TransformerShape:
+        if self.head_dim is None and self.hidden % self.num_heads:
+            raise ValueError(f"be given such that num_heads ({self.num_heads}) divides hidden ({self.hidden})")
+        if self.num_heads % (self.num_kv_heads or self.num_heads):
+            raise ValueError(f"be given such that num_kv_heads ({self.num_kv_heads}) divides num_heads")
+        if self.max_positions is not None and self.sequence_length > self.max_positions:
+            raise ValueError(f"be given such that sequence_length is at most max_positions ({self.max_positions})")
+        return self
+
+    @property
+    def kv_heads(self) -> int:
+        """Key/value heads."""
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def head_width(self) -> int:
+        """Width of one head."""
+        return self.head_dim or self.hidden // self.num_heads
+
+    @property
+    def ffn(self) -> int:
+        """Feed-forward width."""
+        return self.ffn_hidden or 4 * self.hidden
+
+    @property
+    def norm_tensors(self) -> tuple[float, ...]:
+        """Parameter tensors of one norm: weight, and bias unless RMS."""
+        return (float(self.hidden),) * (2 if self.norm == "layernorm" else 1)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Layers of one transformer; identical blocks share their op objects, so their cost is computed once."""
+
+    shape: TransformerShape
+
+    @cached_property
+    def activation(self) -> float:
+        """Elements of the residual stream of one sample, s * h."""
+        return float(self.shape.sequence_length * self.shape.hidden)
+
+    @cached_property
+    def norm_op(self) -> MemoryBound:
+        """Norm: read, write; backward reads gradient and input, writes one."""
+        return MemoryBound(elements=2 * self.activation, backward_elements=3 * self.activation, split="sequence")
+
+    @cached_property
+    def residual_op(self) -> MemoryBound:
+        """Bias + dropout + addition; backward the mask's product and the sum of two gradients at the fork."""
+        mask = MASK if self.shape.dropout else 0.0
+        backward = 3 + (2 + mask if self.shape.dropout else 0)
+        return MemoryBound(
+            elements=(3 + mask) * self.activation, backward_elements=backward * self.activation, split="sequence"
+        )
+
+    @cached_property
+    def attention_ops(self) -> tuple[Op, ...]:
+        """Norm, projections, rotary embedding, core and residual addition of one block."""
+        shape, tokens = self.shape, self.shape.sequence_length
+        query, key = shape.num_heads * shape.head_width, shape.kv_heads * shape.head_width
+        ops: list[Op] = [
+            self.norm_op,
+            Gemm(rows=tokens, n=query + 2 * key, k=shape.hidden, split="column"),
+            Attention(
+                query_length=tokens,
+                key_length=tokens,
+                heads=shape.num_heads,
+                kv_heads=shape.kv_heads,
+                head_dim=shape.head_width,
+                causal=shape.causal,
+                flash=shape.flash,
+                dropout=shape.dropout,
+            ),
+            Gemm(rows=tokens, n=shape.hidden, k=query, split="row"),
+            self.residual_op,
+        ]
+        if shape.max_positions is None:
+            rotated = 2.0 * tokens * (query + key)
+            ops.insert(2, MemoryBound(elements=rotated, backward_elements=rotated, split="tensor"))
+        return tuple(ops)
+
+    def attention_layer(self, block: int) -> Layer:
+        """Attention half of block ``block``."""
+        shape, tokens, flag = self.shape, self.shape.sequence_length, int(self.shape.bias)
+        query, key = shape.num_heads * shape.head_width, shape.kv_heads * shape.head_width
+        projected = float(query + 2 * key)
+        weights = shape.hidden * (projected + query)
+        tensors = shape.norm_tensors + (shape.hidden * projected,) + (projected,) * flag
+        tensors += (float(query * shape.hidden),) + (float(shape.hidden),) * flag
+        # Norm input, projections' input, residual dropout mask (10/2 of "10 sbh" with the other layer's half).
+        whole = (2 + (MASK if shape.dropout else 0)) * self.activation
+        per_score = 0.0 if shape.flash else (2 + MASK if shape.dropout else 1.0)
+        core = per_score * shape.num_heads * tokens * tokens
+        split = tokens * (projected + query) + core
+        return Layer(
+            name=f"block{block}.attention",
+            kind="attention",
+            block=block,
+            ops=self.attention_ops,
+            parameters=sum(tensors),
+            tensor_parameters=weights + flag * projected,
+            tensors=tensors,
+            input_elements=self.activation,
+            output_elements=self.activation,
+            stored_elements=whole + split,
+            stored_tensor_elements=split,
+            stored_selective_elements=core,
+            tensor_all_reduce=True,
+        )
+
+    @cached_property
+    def mlp_ops(self) -> tuple[Op, ...]:
+        """Norm, two (or, gated, three) projections, activation and residual addition of one block."""
+        shape, tokens = self.shape, self.shape.sequence_length
+        gated = shape.activation == "swiglu"
+        inner = float(tokens * shape.ffn)
+        activation = MemoryBound(
+            elements=(3 if gated else 2) * inner, backward_elements=(5 if gated else 3) * inner, split="tensor"
+        )
+        return (
+            self.norm_op,
+            Gemm(rows=tokens, n=shape.ffn * (2 if gated else 1), k=shape.hidden, split="column"),
+            activation,
+            Gemm(rows=tokens, n=shape.hidden, k=shape.ffn, split="row"),
+            self.residual_op,
+        )
+
+    def mlp_layer(self, block: int) -> Layer:
+        """Feed-forward half of block ``block``."""
+        shape, tokens, flag = self.shape, self.shape.sequence_length, int(self.shape.bias)
+        up = float(shape.ffn * (2 if shape.activation == "swiglu" else 1))
+        tensors = shape.norm_tensors + (shape.hidden * up,) + (up,) * flag
+        tensors += (float(shape.ffn * shape.hidden),) + (float(shape.hidden),) * flag
+        whole = (2 + (MASK if shape.dropout else 0)) * self.activation
+        split = tokens * (up + shape.ffn)
+        return Layer(
+            name=f"block{block}.mlp",
+            kind="mlp",
+            block=block,
+            ops=self.mlp_ops,
+            parameters=sum(tensors),
+            tensor_parameters=shape.hidden * (up + shape.ffn) + flag * up,
+            tensors=tensors,
+            input_elements=self.activation,
+            output_elements=self.activation,
+            stored_elements=whole + split,
+            stored_tensor_elements=split,
+            tensor_all_reduce=True,
+        )
+
+    def embedding_layer(self) -> Layer:
+        """Token, position and segment embeddings, part of the first block."""
+        shape = self.shape
+        table = float(shape.vocabulary * shape.hidden)
+        tensors = (table,)
+        if shape.max_positions is not None:
+            tensors += (float(shape.max_positions * shape.hidden),)
+        if shape.token_types:
+            tensors += (float(shape.token_types * shape.hidden),)
+        ops: list[Op] = [Embedding(rows=shape.sequence_length, width=shape.hidden)]
+        additions = len(tensors) - 1
+        if additions:
+            ops.append(MemoryBound(elements=3 * additions * self.activation, split="sequence"))
+        stored = 0.0
+        if shape.embedding_norm:
+            tensors += shape.norm_tensors
+            ops.append(self.norm_op)
+            stored += self.activation
+        if shape.dropout:
+            ops.append(MemoryBound(elements=(2 + MASK) * self.activation, split="sequence"))
+            stored += MASK * self.activation
+        return Layer(
+            name="embedding",
+            kind="embedding",
+            block=0,
+            ops=tuple(ops),
+            parameters=sum(tensors),
+            tensor_parameters=table,
+            tensors=tensors,
+            output_elements=self.activation,
+            stored_elements=stored,
+            # Vocabulary-parallel look-up: partial rows are summed forward; there is no gradient of the input.
+            tensor_all_reduce=True,
+        )
+
+    def head_layer(self) -> Layer:
+        """Final norm and output projection, part of the last block."""
+        return self._mlm_head() if self.shape.head == "mlm" else self._lm_head()
+
+    def _lm_head(self) -> Layer:
+        shape, tokens = self.shape, self.shape.sequence_length
+        logits = float(tokens * shape.vocabulary)
+        table = float(shape.vocabulary * shape.hidden)
+        own = () if shape.tied_embeddings else (table,)
+        return Layer(
+            name="head",
+            kind="head",
+            block=shape.num_layers - 1,
+            ops=(
+                self.norm_op,
+                Gemm(rows=tokens, n=shape.vocabulary, k=shape.hidden, split="vocabulary"),
+                _cross_entropy(logits),
+            ),
+            parameters=sum(shape.norm_tensors + own),
+            tensor_parameters=sum(own),
+            shared_parameters=table if shape.tied_embeddings else 0.0,
+            tensors=shape.norm_tensors + own,
+            input_elements=self.activation,
+            output_elements=logits,
+            stored_elements=2 * self.activation,
+        )
+
+    def _mlm_head(self) -> Layer:
+        shape = self.shape
+        masked = ceil(shape.masked_fraction * shape.sequence_length)
+        width, vocabulary = shape.hidden, shape.vocabulary
+        table = float(vocabulary * width)
+        tensors = (float(width * width), float(width)) + shape.norm_tensors
+        tensors += (float(vocabulary),) + (() if shape.tied_embeddings else (table,))
+        ops: list[Op] = [
+            Gemm(rows=masked, n=width, k=width),
+            MemoryBound(elements=4.0 * masked * width, backward_elements=6.0 * masked * width),
+            Gemm(rows=masked, n=vocabulary, k=width, split="vocabulary"),
+            _cross_entropy(float(masked * vocabulary)),
+        ]
+        if shape.pooler:
+            tensors += (float(width * width), float(width), 2.0 * width, 2.0)
+            ops += [Gemm(rows=1, n=width, k=width), Gemm(rows=1, n=2, k=width)]
+        return Layer(
+            name="head",
+            kind="head",
+            block=shape.num_layers - 1,
+            ops=tuple(ops),
+            parameters=sum(tensors),
+            tensor_parameters=vocabulary + (0.0 if shape.tied_embeddings else table),
+            shared_parameters=table if shape.tied_embeddings else 0.0,
+            tensors=tensors,
+            input_elements=self.activation,
+            output_elements=float(masked * vocabulary),
+            stored_elements=4.0 * masked * width,
+        )
+
+
+def _cross_entropy(logits: float) -> MemoryBound:
+    return MemoryBound(
+        elements=CROSS_ENTROPY_FORWARD * logits, backward_elements=CROSS_ENTROPY_BACKWARD * logits, split="tensor"
+    )
+
+
+def build(shape: TransformerShape) -> tuple[Layer, ...]:
+    """Layer chain of a dense transformer."""
+    parts = Parts(shape)
+    chain = [parts.embedding_layer()]
+    for block in range(shape.num_layers):
+        chain += [parts.attention_layer(block), parts.mlp_layer(block)]
+    return (*chain, parts.head_layer())
+
+
+def describe(shape: TransformerShape) -> Mapping[str, Any]:
+    """Workload fields that follow from the shape."""
+    return {
+        "family": "transformer",
+        "sequence_length": shape.sequence_length,
+        "num_heads": shape.num_heads,
+        "num_kv_heads": shape.kv_heads,
+        "hidden": shape.hidden,
+        "vocabulary": shape.vocabulary,
+    }
+
+
+def generate(**params: Any) -> Workload:
+    """Dense transformer from :class:`TransformerShape` fields and workload fields."""
+    return assemble(TransformerShape, build, describe, params)
