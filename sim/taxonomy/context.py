@@ -1,0 +1,236 @@
+"""The numbers that validity rules reason about, derived once per (strategy, workload, cluster)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from sim.spec.cluster import Cluster
+from sim.spec.host import Host
+from sim.spec.layer import Attention, Gemm
+from sim.spec.strategy import Strategy
+from sim.spec.workload import Workload
+
+PARAMETER_SERVER_STATES = frozenset({"ps_dedicated", "ps_colocated"})
+SHARDED_STATES = frozenset({"zero1", "zero2", "zero3"})
+BARRIER_FREE = frozenset({"ssp", "asp"})
+
+
+@dataclass(frozen=True)
+class WorkloadFacts:
+    """What rules ask of a workload, found in one pass over its layers.
+
+    Parameters
+    ----------
+    num_blocks : int
+        Blocks between which a pipeline may be cut.
+    has_attention, has_tensor_split, has_selective : bool
+        Whether any layer has an attention core, is divided by tensor parallelism, or stores
+        activations that selective recomputation drops.
+    tensor_widths : frozenset of int
+        Matrix dimensions that tensor parallelism divides.
+    """
+
+    num_blocks: int
+    has_attention: bool
+    has_tensor_split: bool
+    has_selective: bool
+    tensor_widths: frozenset[int]
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def of(cls, workload: Workload) -> WorkloadFacts:
+        """Collect the facts of a workload."""
+        widths: set[int] = set()
+        attention = False
+        for layer in workload.layers:
+            for op in layer.ops:
+                if isinstance(op, Gemm) and op.split in ("column", "row"):
+                    widths.add(int(op.n if op.split == "column" else op.k))
+                attention = attention or isinstance(op, Attention)
+        return cls(
+            num_blocks=workload.num_blocks,
+            has_attention=attention,
+            has_tensor_split=any(layer.tensor_parameters > 0 for layer in workload.layers),
+            has_selective=any(layer.stored_selective_elements > 0 for layer in workload.layers),
+            tensor_widths=frozenset(widths),
+        )
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """What rules ask of a cluster.
+
+    Parameters
+    ----------
+    devices_of_host : tuple of int
+        Devices on each host, in host order.
+    nvlink_domain : int
+        Devices joined by NVLink on the host that has fewest of them; 1 without NVLink.
+    dtypes_of_device : dict of str to tuple of str
+        Precisions each device type states a peak for.
+    """
+
+    num_devices: int
+    devices_of_host: tuple[int, ...]
+    nvlink_domain: int
+    dtypes_of_device: dict[str, tuple[str, ...]]
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def of(cls, cluster: Cluster) -> ClusterFacts:
+        """Collect the facts of a cluster."""
+        return cls(
+            num_devices=cluster.num_devices,
+            devices_of_host=cluster.devices_per_host,
+            nvlink_domain=min(
+                (nvlink_domain(host) for host in cluster.host_types if host.devices), default=1
+            ),
+            dtypes_of_device={device.name: tuple(device.peak_flops) for device in cluster.device_types},
+        )
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts of the cluster, dedicated servers aside."""
+        return len(self.devices_of_host)
+
+    def hosts_of(self, ranks: np.ndarray) -> np.ndarray:
+        """Host index of each rank; hosts are filled in order.
+
+        Parameters
+        ----------
+        ranks : ndarray of int, shape (n,)
+
+        Returns
+        -------
+        ndarray of int, shape (n,)
+        """
+        ends = np.cumsum(self.devices_of_host)
+        return np.searchsorted(ends, ranks, side="right")
+
+
+def nvlink_domain(host: Host) -> int:
+    """Devices in the largest group of a host that NVLink joins, also through switches; 1 without NVLink."""
+    neighbours: dict[str, set[str]] = {}
+    for link in host.expanded_links:
+        if link.kind == "nvlink":
+            neighbours.setdefault(link.a, set()).add(link.b)
+            neighbours.setdefault(link.b, set()).add(link.a)
+    largest, seen = 1, set[str]()
+    for start in neighbours:
+        group, frontier = set[str](), [start]
+        while frontier:
+            node = frontier.pop()
+            if node not in seen:
+                seen.add(node)
+                group.add(node)
+                frontier += neighbours[node]
+        largest = max(largest, sum(node.startswith("gpu") for node in group))
+    return largest
+
+
+@dataclass(frozen=True)
+class Context:
+    """A strategy beside the workload and cluster it is meant for.
+
+    All properties are plain numbers in samples, ranks and micro-batches. One that cannot be derived,
+    because another rule already refuses the strategy, is ``None``; rules then keep silent.
+    """
+
+    strategy: Strategy
+    workload: Workload
+    workload_facts: WorkloadFacts
+    cluster: ClusterFacts
+
+    @classmethod
+    def of(cls, strategy: Strategy, workload: Workload, cluster: Cluster) -> Context:
+        """Derive the facts of a workload and a cluster and hold a strategy against them."""
+        return cls(strategy, workload, WorkloadFacts.of(workload), ClusterFacts.of(cluster))
+
+    @property
+    def model_parallel(self) -> int:
+        """Ranks that hold one model replica: tp x cp x pp."""
+        return self.strategy.tp * self.strategy.cp * self.strategy.pp
+
+    @cached_property
+    def dp(self) -> int | None:
+        """Data parallel degree: as given, else what fills the cluster; ``None`` if nothing does."""
+        if self.strategy.dp is not None:
+            return self.strategy.dp
+        devices = self.cluster.num_devices
+        return devices // self.model_parallel if devices % self.model_parallel == 0 and devices else None
+
+    @cached_property
+    def num_ranks(self) -> int | None:
+        """Ranks of the job; ``None`` if they cannot be placed on the cluster."""
+        if self.dp is None:
+            return None
+        ranks = self.dp * self.model_parallel
+        return ranks if ranks <= self.cluster.num_devices else None
+
+    @cached_property
+    def replica_batch(self) -> int | None:
+        """Samples one model replica trains on per step."""
+        workload = self.workload
+        if workload.batch_per_device is not None:
+            return workload.batch_per_device
+        if workload.global_batch_size is None or self.dp is None or workload.global_batch_size % self.dp:
+            return None
+        return workload.global_batch_size // self.dp
+
+    @cached_property
+    def num_micro_batches(self) -> int | None:
+        """Micro-batches per replica and step (gradient accumulation, or the pipeline's m)."""
+        if self.replica_batch is None:
+            return None
+        size = self.strategy.micro_batch_size or self.replica_batch
+        return self.replica_batch // size if self.replica_batch % size == 0 else None
+
+    @property
+    def uses_servers(self) -> bool:
+        """Whether parameters live on parameter servers."""
+        return self.strategy.state in PARAMETER_SERVER_STATES
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether optimiser state is sharded over the data parallel ranks (ZeRO)."""
+        return self.strategy.state in SHARDED_STATES
+
+    @cached_property
+    def used_hosts(self) -> int:
+        """Hosts that carry at least one rank (all of them while the ranks cannot be placed)."""
+        if self.num_ranks is None:
+            return self.cluster.num_hosts
+        return int(self.cluster.hosts_of(np.array([self.num_ranks - 1]))[0]) + 1
+
+    @cached_property
+    def gradient_grid(self) -> tuple[int, int] | None:
+        """Shape (ranks per host, hosts) of every gradient group, or ``None`` if some group is no grid.
+
+        A gradient group is the dp x cp ranks that hold the same parameters. The grid is what a
+        hierarchical or 2-D torus collective works on: first within hosts, then across them.
+        """
+        if self.num_ranks is None or self.dp is None:
+            return None
+        ranks = np.arange(self.num_ranks)
+        coordinate = _coordinates(ranks, self.strategy, self.dp)
+        group = coordinate["tp"] + self.strategy.tp * coordinate["pp"]
+        pairs = group * self.cluster.num_hosts + self.cluster.hosts_of(ranks)
+        counts = np.unique(pairs, return_counts=True)[1]
+        per_host = int(counts[0])
+        if np.any(counts != per_host):
+            return None
+        return per_host, self.dp * self.strategy.cp // per_host
+
+
+def _coordinates(ranks: np.ndarray, strategy: Strategy, dp: int) -> dict[str, np.ndarray]:
+    """Index of each rank along every axis, for the strategy's placement (fastest axis first)."""
+    degree = {"tp": strategy.tp, "cp": strategy.cp, "dp": dp, "pp": strategy.pp}
+    coordinates: dict[str, np.ndarray] = {}
+    stride = 1
+    for axis in strategy.placement:
+        coordinates[axis] = ranks // stride % degree[axis]
+        stride *= degree[axis]
+    return coordinates

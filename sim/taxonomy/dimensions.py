@@ -1,0 +1,357 @@
+"""The dimensions of the taxonomy and the values that can be simulated."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.errors import InputError
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of a dimension.
+
+    Parameters
+    ----------
+    name : str
+        Its name in the literature; a parameter in parentheses is a number the user chooses.
+    description : str
+        What it means for the simulated step.
+    settings : mapping of str to object
+        Dotted fields and what to set them to.
+    fields : tuple of str
+        Dotted fields that take a number or list the user chooses.
+    """
+
+    name: str
+    description: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    fields: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One axis of the design space.
+
+    Parameters
+    ----------
+    id : str
+        ``D1`` to ``D20``.
+    name, question : str
+        Short name, and the question a value answers.
+    values : tuple of Value
+    source : str
+        Where the dimension is described.
+    """
+
+    id: str
+    name: str
+    question: str
+    values: tuple[Value, ...]
+    source: str
+
+
+def _setting(owner_field: str, value: object, description: str, *fields: str, name: str = "") -> Value:
+    return Value(name or str(value), description, {owner_field: value}, fields)
+
+
+_STATE, _SYNC, _COLLECTIVE = "strategy.state", "strategy.synchronization", "strategy.collective"
+_SURVEYS = "Langer et al., TPDS 2020; Mayer and Jacobsen, CSUR 2020"
+
+DIMENSIONS: tuple[Dimension, ...] = (
+    Dimension(
+        "D1",
+        "parallelism",
+        "How is one step's work divided among ranks?",
+        (
+            Value(
+                "dp", "replicas train on different samples and exchange gradients", fields=("strategy.dp",)
+            ),
+            Value(
+                "tp", "matrices are divided; two all-reduces per layer and direction", fields=("strategy.tp",)
+            ),
+            Value(
+                "sequence_parallel",
+                "divides the activations tp leaves whole; an all-reduce becomes reduce-scatter + all-gather",
+                {"strategy.sequence_parallel": True},
+            ),
+            Value("pp", "layers are divided into stages that pass activations on", fields=("strategy.pp",)),
+            Value(
+                "cp_ring",
+                "the sequence is divided; keys and values travel round a ring",
+                fields=("strategy.cp",),
+            ),
+            Value("ep", "experts are divided; tokens reach them by all-to-all", fields=("strategy.ep",)),
+            Value("placement", "the order in which the axes fill devices", fields=("strategy.placement",)),
+        ),
+        f"{_SURVEYS}; Narayanan et al., SC 2021; Liu et al. 2023 (ring attention); Lepikhin et al. 2020",
+    ),
+    Dimension(
+        "D2",
+        "state placement",
+        "Where do parameters and optimiser state live, and who updates them?",
+        (
+            _setting(_STATE, "replicated", "every rank holds and updates everything"),
+            _setting(
+                _STATE, "zero1", "optimiser state is sharded over dp: reduce-scatter, update, all-gather"
+            ),
+            _setting(_STATE, "zero2", "gradients are sharded as well"),
+            _setting(
+                _STATE,
+                "zero3",
+                "parameters are sharded as well and gathered layer by layer",
+                "strategy.prefetch",
+            ),
+            _setting(
+                _STATE,
+                "ps_dedicated",
+                "parameter servers on hosts of their own; workers push and pull",
+                "strategy.num_servers",
+            ),
+            _setting(
+                _STATE,
+                "ps_colocated",
+                "parameter servers share hosts and network ports with workers",
+                "strategy.num_servers",
+            ),
+        ),
+        f"{_SURVEYS}; Rajbhandari et al., ZeRO, SC 2020; Jiang et al., BytePS, OSDI 2020",
+    ),
+    Dimension(
+        "D3",
+        "synchronization",
+        "When may a worker start its next step?",
+        (
+            _setting(_SYNC, "bsp", "after everybody's update"),
+            _setting(
+                _SYNC,
+                "ssp",
+                "while it is at most s clocks ahead of the slowest",
+                "strategy.staleness",
+                name="ssp(s)",
+            ),
+            _setting(_SYNC, "asp", "at once"),
+            _setting(
+                _SYNC,
+                "backup",
+                "after all but the b latest gradients; late ones are dropped",
+                "strategy.backup_workers",
+                name="backup(b)",
+            ),
+            _setting(
+                _SYNC,
+                "local",
+                "at once, except after every tau-th step",
+                "strategy.local_steps",
+                name="local(tau)",
+            ),
+        ),
+        f"{_SURVEYS}; Ho et al., SSP, NIPS 2013; Chen et al., Revisiting Distributed Synchronous SGD, 2016",
+    ),
+    Dimension(
+        "D4",
+        "update semantics",
+        "What do workers exchange?",
+        (
+            Value("gradient_sum", "gradients; follows from every synchronisation but local", {_SYNC: "bsp"}),
+            Value(
+                "model_average",
+                "models, every tau steps; follows from local",
+                {_SYNC: "local"},
+                ("strategy.local_steps",),
+            ),
+        ),
+        _SURVEYS,
+    ),
+    Dimension(
+        "D6",
+        "collective algorithm",
+        "How are gradients summed without a server?",
+        (
+            _setting(_COLLECTIVE, "auto", "as a library would choose, by size and ranks"),
+            _setting(_COLLECTIVE, "ring", "2(n-1) steps, 2(n-1)/n of the bytes: bandwidth-optimal"),
+            _setting(_COLLECTIVE, "tree", "double binary tree: logarithmic latency, pipelined"),
+            _setting(_COLLECTIVE, "halving_doubling", "2 log n steps, 2(n-1)/n of the bytes"),
+            _setting(_COLLECTIVE, "recursive_doubling", "log n steps of the whole message"),
+            _setting(_COLLECTIVE, "hierarchical", "first within hosts, then across them", "strategy.chunks"),
+            _setting(_COLLECTIVE, "torus2d", "rings along two dimensions", "strategy.chunks"),
+            _setting(_COLLECTIVE, "direct", "everybody to everybody, one step each way"),
+        ),
+        "Thakur et al., IJHPCA 2005; Patarasuk and Yuan, JPDC 2009; Mikami et al. 2018; Cho et al. 2019",
+    ),
+    Dimension(
+        "D7",
+        "compression",
+        "What do gradients look like on the wire?",
+        (
+            _setting("strategy.compression", "none", "as they were computed"),
+            _setting("strategy.compression", "fp16", "half precision: half of the fp32 bytes"),
+            _setting("strategy.compression", "bf16", "bfloat16: half of the fp32 bytes"),
+        ),
+        _SURVEYS,
+    ),
+    Dimension(
+        "D8",
+        "transfer scheduling",
+        "When is a gradient sent, and with which others?",
+        (
+            _setting("strategy.overlap", False, "after the whole backward pass", name="none"),
+            _setting(
+                "strategy.overlap", True, "as soon as its bucket is full, while backward goes on", name="wfbp"
+            ),
+            Value(
+                "fusion(F)",
+                "gradients travel in buckets of F bytes",
+                fields=("strategy.bucket_size", "strategy.first_bucket_size"),
+            ),
+        ),
+        "Zhang et al., Poseidon, ATC 2017; Li et al., PyTorch Distributed, VLDB 2020",
+    ),
+    Dimension(
+        "D11",
+        "physical topology",
+        "Which links join hosts?",
+        (
+            _setting("cluster.fabric.kind", "single_switch", "one non-blocking switch"),
+            _setting("cluster.fabric.kind", "leaf_spine", "two tiers, possibly oversubscribed"),
+            _setting("cluster.fabric.kind", "fat_tree", "three tiers of k-port switches"),
+            _setting(
+                "cluster.fabric.kind", "rail_optimized", "the i-th network port of every host on one leaf"
+            ),
+            _setting("cluster.fabric.kind", "torus", "neighbours in two or three dimensions"),
+            _setting("cluster.fabric.kind", "ring", "two neighbours each"),
+            _setting("cluster.fabric.kind", "graph", "an explicit list of edges"),
+        ),
+        "Al-Fares et al., SIGCOMM 2008; Wang et al., Rail-only, 2023",
+    ),
+    Dimension(
+        "D12",
+        "pipeline schedule",
+        "In which order do stages work on micro-batches?",
+        (
+            _setting("strategy.schedule", "naive", "one micro-batch in the pipeline at a time"),
+            _setting(
+                "strategy.schedule",
+                "gpipe",
+                "all forward, then all backward: bubble (p-1)/(m+p-1), m in flight",
+            ),
+            _setting("strategy.schedule", "1f1b", "same bubble, at most p micro-batches in flight"),
+            _setting(
+                "strategy.schedule",
+                "interleaved",
+                "v chunks per rank: bubble over v, v times the messages",
+                "strategy.virtual_stages",
+                name="interleaved(v)",
+            ),
+        ),
+        "Huang et al., GPipe, NeurIPS 2019; Narayanan et al., PipeDream, SOSP 2019, and SC 2021",
+    ),
+    Dimension(
+        "D13",
+        "memory policy",
+        "Which activations are kept for the backward pass?",
+        (
+            _setting("strategy.recompute", "none", "all"),
+            _setting("strategy.recompute", "selective", "all but the attention core's, computed again"),
+            _setting("strategy.recompute", "full", "only the inputs of blocks; one more forward pass"),
+        ),
+        "Chen et al., 2016; Korthikanti et al., MLSys 2023",
+    ),
+    Dimension(
+        "D14",
+        "precision",
+        "In which format is computed?",
+        tuple(
+            _setting("workload.dtype", dtype, description)
+            for dtype, description in (
+                ("fp32", "32-bit floating point"),
+                ("tf32", "fp32 storage, 19-bit products on tensor cores"),
+                ("fp16", "16-bit, with fp32 master weights"),
+                ("bf16", "16-bit with the range of fp32, with fp32 master weights"),
+                ("fp8", "8-bit products, with fp32 master weights"),
+                ("int8", "8-bit integers"),
+            )
+        ),
+        "Micikevicius et al., Mixed Precision Training, ICLR 2018",
+    ),
+    Dimension(
+        "D16",
+        "batch",
+        "How many samples make a step, and how are they cut?",
+        (
+            Value(
+                "global batch",
+                "fixed whatever the cluster: strong scaling",
+                fields=("workload.global_batch_size",),
+            ),
+            Value(
+                "batch per replica",
+                "grows with the cluster: weak scaling",
+                fields=("workload.batch_per_device",),
+            ),
+            Value(
+                "micro-batch",
+                "the part of a replica's batch computed at a time",
+                fields=("strategy.micro_batch_size",),
+            ),
+        ),
+        _SURVEYS,
+    ),
+    Dimension(
+        "D17",
+        "heterogeneity",
+        "How do devices differ?",
+        (
+            Value("mixed hosts", "a cluster of several host types", fields=("cluster.hosts",)),
+            Value(
+                "jitter",
+                "random compute times with a given coefficient of variation",
+                fields=("perturbation.jitter",),
+            ),
+            Value("slow ranks", "some ranks are slower by a factor", fields=("perturbation.slow_ranks",)),
+        ),
+        _SURVEYS,
+    ),
+)
+
+
+def dimension(name: str) -> Dimension:
+    """A dimension by id (``D3``) or name (``synchronization``).
+
+    Raises
+    ------
+    InputError
+        If there is none, with the nearest name.
+    """
+    known = {key.lower(): each for each in DIMENSIONS for key in (each.id, each.name)}
+    wanted = name.lower().replace("_", " ")
+    if wanted in known:
+        return known[wanted]
+    nearest = difflib.get_close_matches(wanted, known, 1)
+    hint = (
+        f"Did you mean {nearest[0]}?" if nearest else f"Known: {', '.join(each.name for each in DIMENSIONS)}."
+    )
+    raise InputError("dimension", "be the id or name of a dimension", name, hint=hint)
+
+
+def table() -> list[dict[str, str]]:
+    """One row per value: dimension id and name, value, how to set it, description."""
+    rows = []
+    for each in DIMENSIONS:
+        for value in each.values:
+            settings = [f"{name}={setting}" for name, setting in value.settings.items()] + [
+                f"{name}=..." for name in value.fields
+            ]
+            rows.append(
+                {
+                    "dimension": each.id,
+                    "name": each.name,
+                    "value": value.name,
+                    "set": ", ".join(settings),
+                    "description": value.description,
+                }
+            )
+    return rows

@@ -1,0 +1,55 @@
+"""Named systems as points of the taxonomy, and the six archetypes they fall into.
+
+A preset is a YAML file in ``workloads/strategies/``: the strategy fields it sets, beside ``schema, name,
+description, source``. It has no code of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sim.spec.base import CatalogSpec
+from sim.spec.strategy import Strategy
+from sim.taxonomy.context import PARAMETER_SERVER_STATES
+
+Locus = Literal["centralized", "decentralized"]
+Pace = Literal["synchronous", "bounded", "asynchronous"]
+Archetype = tuple[Locus, Pace]
+
+_PACE: dict[str, Pace] = {
+    "bsp": "synchronous",
+    "backup": "synchronous",
+    "ssp": "bounded",
+    "local": "bounded",
+    "asp": "asynchronous",
+}
+
+ARCHETYPES: dict[Archetype, tuple[str, ...]] = {
+    ("centralized", "synchronous"): ("tf_ps_sync",),
+    ("centralized", "bounded"): ("petuum_bosen",),
+    ("centralized", "asynchronous"): ("distbelief_downpour",),
+    ("decentralized", "synchronous"): ("horovod", "pytorch_ddp"),
+    ("decentralized", "bounded"): ("local_sgd",),
+}
+"""Presets that stand for each archetype of Langer et al. 2020. Decentralised asynchronous systems (gossip)
+need an update rule that no strategy field expresses yet."""
+
+
+class Preset(CatalogSpec, Strategy):
+    """A strategy with a name, a description and a source."""
+
+    def strategy(self) -> Strategy:
+        """The strategy alone, with only the fields the preset sets counted as set."""
+        fields = {
+            name: getattr(self, name) for name in self.model_fields_set if name in Strategy.model_fields
+        }
+        return Strategy(**fields)
+
+
+def archetype(strategy: Strategy) -> Archetype:
+    """Which archetype a strategy belongs to: where the optimiser runs, and how far replicas may drift apart.
+
+    Source: Langer, He, Rahayu, Xue, IEEE TPDS 31(12), 2020.
+    """
+    locus: Locus = "centralized" if strategy.state in PARAMETER_SERVER_STATES else "decentralized"
+    return locus, _PACE[strategy.synchronization]

@@ -1,0 +1,213 @@
+"""Hold a strategy against every rule: refuse, warn, or fill in what the strategy leaves open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+from sim.errors import InputError
+from sim.spec.cluster import Cluster
+from sim.spec.strategy import Strategy
+from sim.spec.workload import Workload
+from sim.taxonomy.context import Context
+from sim.taxonomy.rule import Finding, Overrides, Refusal, Rule
+from sim.taxonomy.ruleset import ALL_RULES
+
+FIRST_BUCKET_BYTES = 2.0**20
+_SHOWN_ALTERNATIVES = 2
+_TRIED_ALTERNATIVES = 24
+
+
+@cache
+def rules(verdict: str) -> tuple[Rule, ...]:
+    """The rules of one verdict, in the order in which they speak.
+
+    Parameters
+    ----------
+    verdict : {"invalid", "warn"}
+    """
+    return tuple(rule for rule in ALL_RULES if rule.verdict == verdict)
+
+
+def rule(identifier: str) -> Rule:
+    """The rule of a given id.
+
+    Raises
+    ------
+    KeyError
+        If there is no such rule.
+    """
+    return {each.id: each for each in ALL_RULES}[identifier]
+
+
+def violations(context: Context) -> list[tuple[Rule, Finding]]:
+    """Rules that refuse a strategy, with what they found. No alternatives are tried, so it is fast."""
+    found = ((each, each.find(context)) for each in rules("invalid"))
+    return [(each, finding) for each, finding in found if finding is not None]
+
+
+def check(strategy: Strategy, workload: Workload, cluster: Cluster) -> tuple[Refusal, ...]:
+    """Every rule a strategy breaks for a workload on a cluster; empty if it is valid.
+
+    Parameters
+    ----------
+    strategy : Strategy
+    workload : Workload
+    cluster : Cluster
+
+    Returns
+    -------
+    tuple of Refusal
+        In rule order. Their alternatives have been tried: each settles its rule and breaks no other.
+    """
+    context = Context.of(strategy, workload, cluster)
+    broken = violations(context)
+    ids = frozenset(each.id for each, _ in broken)
+    return tuple(
+        Refusal(
+            rule=each.id,
+            field=finding.field,
+            must=finding.must,
+            got=finding.got,
+            reason=each.reason,
+            alternatives=_settling(context, each, finding, ids),
+        )
+        for each, finding in broken
+    )
+
+
+def _settling(context: Context, broken: Rule, finding: Finding, ids: frozenset[str]) -> tuple[Overrides, ...]:
+    """The ways out that work: first those that leave a valid strategy, else those that make nothing worse."""
+    valid: list[Overrides] = []
+    better: list[Overrides] = []
+    for overrides in finding.ways_out[:_TRIED_ALTERNATIVES]:
+        remaining = {each.id for each, _ in violations(apply(context, overrides))}
+        if not remaining:
+            valid.append(overrides)
+        elif broken.id not in remaining and remaining < ids:
+            better.append(overrides)
+        if len(valid) == _SHOWN_ALTERNATIVES:
+            break
+    return tuple((valid or better)[:_SHOWN_ALTERNATIVES])
+
+
+def apply(context: Context, overrides: Overrides) -> Context:
+    """A context with dotted fields ``strategy.*`` and ``workload.*`` changed."""
+    changes: dict[str, dict[str, object]] = {"strategy": {}, "workload": {}}
+    for name, value in overrides.items():
+        owner, field = name.split(".")
+        changes[owner][field] = value
+    return replace(
+        context,
+        strategy=context.strategy.model_copy(update=changes["strategy"]),
+        workload=context.workload.model_copy(update=changes["workload"]),
+    )
+
+
+def require_valid(strategy: Strategy, workload: Workload, cluster: Cluster, *, where: str = "") -> None:
+    """Raise the first refusal, if any.
+
+    Parameters
+    ----------
+    strategy, workload, cluster
+        As for `check`.
+    where : str
+        ``file:line`` to name in the message.
+
+    Raises
+    ------
+    InvalidStrategyError
+        ``strategy.tp: must divide num_heads (96). Got 7. Try 6 or 8.``; its ``rule`` names the rule.
+    """
+    refusals = check(strategy, workload, cluster)
+    if refusals:
+        raise refusals[0].error(where)
+
+
+def warnings(strategy: Strategy, workload: Workload, cluster: Cluster) -> tuple[str, ...]:
+    """What a user should know about a valid strategy: degenerate or expensive, but it plays.
+
+    Returns
+    -------
+    tuple of str
+        One sentence each, ``field: sentence. (reason)``.
+    """
+    context = Context.of(strategy, workload, cluster)
+    found = ((each, each.find(context)) for each in rules("warn"))
+    return tuple(
+        f"{finding.field}: {finding.must} ({each.reason})." for each, finding in found if finding is not None
+    )
+
+
+def num_micro_batches(strategy: Strategy, workload: Workload) -> int:
+    """Micro-batches per model replica and step.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        ``dp`` is needed if the workload fixes its global batch; `resolve` fills it in.
+    workload : Workload
+
+    Raises
+    ------
+    InputError
+        If ``dp`` is missing or the batch does not divide.
+    """
+    batch = replica_batch(strategy, workload)
+    size = strategy.micro_batch_size or batch
+    if batch % size:
+        raise InputError("strategy.micro_batch_size", f"divide the batch of a replica ({batch})", size)
+    return batch // size
+
+
+def replica_batch(strategy: Strategy, workload: Workload) -> int:
+    """Samples per model replica and step; same parameters and errors as `num_micro_batches`."""
+    if workload.batch_per_device is not None:
+        return workload.batch_per_device
+    if workload.global_batch_size is None:
+        raise InputError("workload.global_batch_size", "be given, or batch_per_device")
+    if strategy.dp is None:
+        raise InputError(
+            "strategy.dp", "be known to divide the global batch", hint="Resolve the strategy first."
+        )
+    if workload.global_batch_size % strategy.dp:
+        raise InputError(
+            "workload.global_batch_size", f"be a multiple of dp ({strategy.dp})", workload.global_batch_size
+        )
+    return workload.global_batch_size // strategy.dp
+
+
+def gradient_grid(strategy: Strategy, workload: Workload, cluster: Cluster) -> tuple[int, int] | None:
+    """Shape (ranks per host, hosts) of the groups that share parameters; ``None`` if they form no grid.
+
+    These are the ``dims`` of a hierarchical or 2-D torus collective over the dp x cp ranks of a group.
+    """
+    return Context.of(strategy, workload, cluster).gradient_grid
+
+
+def resolve(strategy: Strategy, workload: Workload, cluster: Cluster) -> Strategy:
+    """Fill in every derived field of a valid strategy.
+
+    ``dp`` from the device count, ``micro_batch_size`` from the batch of a replica, ``num_servers`` (one per
+    host in use if co-located, else one) and ``first_bucket_size`` (1 MiB, as PyTorch DDP, while
+    ``bucket_size`` is at its default; else ``bucket_size``). ``collective: auto`` stays: the choice depends
+    on message sizes. Resolving twice changes nothing.
+
+    Raises
+    ------
+    InvalidStrategyError
+        If a rule refuses the strategy.
+    """
+    require_valid(strategy, workload, cluster)
+    context = Context.of(strategy, workload, cluster)
+    update: dict[str, object] = {"dp": context.dp}
+    if strategy.micro_batch_size is None:
+        update["micro_batch_size"] = context.replica_batch
+    if strategy.num_servers is None and context.uses_servers:
+        update["num_servers"] = context.used_hosts if strategy.state == "ps_colocated" else 1
+    if strategy.first_bucket_size is None:
+        default = Strategy.model_fields["bucket_size"].default
+        update["first_bucket_size"] = (
+            FIRST_BUCKET_BYTES if strategy.bucket_size == default else strategy.bucket_size
+        )
+    return strategy.model_copy(update=update)

@@ -1,0 +1,154 @@
+"""Rules on the gradient collective and its wire format (dimensions D5 to D8)."""
+
+from __future__ import annotations
+
+from sim.taxonomy.context import Context
+from sim.taxonomy.rule import Finding, Overrides, RuleSet
+
+RULES = RuleSet()
+
+GRID_COLLECTIVES = frozenset({"hierarchical", "torus2d"})
+MAX_DIRECT_RANKS = 4096
+_TO_AUTO: Overrides = {"strategy.collective": "auto"}
+_PLAIN: tuple[Overrides, ...] = (
+    {"strategy.collective": "ring"},
+    _TO_AUTO,
+    {"strategy.collective": "ring", "strategy.chunks": 1},
+)
+_SHARDED_WAYS_OUT: tuple[Overrides, ...] = ({"strategy.collective": "ring"}, {"strategy.state": "replicated"})
+
+
+@RULES.refuse(
+    "C2-20",
+    "collective tp cp pp dp",
+    "a two-level collective works on a grid of ranks: equally many on each host, and two or more hosts",
+)
+def grid_tiles_the_ranks(c: Context) -> Finding | None:
+    """Hierarchical and torus collectives need gradient groups that are (ranks per host) x hosts grids."""
+    strategy = c.strategy
+    if strategy.collective not in GRID_COLLECTIVES or c.uses_servers or c.num_ranks is None:
+        return None
+    if len(set(strategy.placement)) != len(strategy.placement):
+        return None
+    grid = c.gradient_grid
+    if grid is not None and min(grid) > 1:
+        return None
+    shape = (
+        "different numbers of ranks on its hosts" if grid is None else f"{grid[0]} on each of {grid[1]} hosts"
+    )
+    return Finding(
+        "strategy.collective",
+        "be a flat algorithm unless gradient groups have equally many ranks, at least 2, on 2 or more hosts",
+        f"{strategy.collective} (group has {shape})",
+        _PLAIN,
+    )
+
+
+@RULES.refuse(
+    "grid-experts",
+    "collective ep",
+    "expert gradients are summed over another, smaller group, which is no such grid",
+)
+def grid_has_one_group(c: Context) -> Finding | None:
+    """Hierarchical and torus collectives with expert parallelism."""
+    if c.strategy.collective not in GRID_COLLECTIVES or c.strategy.ep == 1:
+        return None
+    return Finding(
+        "strategy.collective", "be a flat algorithm while ep is above 1", c.strategy.collective, _PLAIN
+    )
+
+
+@RULES.refuse(
+    "chunks-collective",
+    "chunks collective",
+    "only a collective of several levels can work on one chunk per level at a time",
+)
+def chunks_have_levels(c: Context) -> Finding | None:
+    """Chunks only with hierarchical and torus collectives."""
+    strategy = c.strategy
+    if strategy.chunks == 1 or strategy.collective in GRID_COLLECTIVES:
+        return None
+    return Finding(
+        "strategy.chunks",
+        f"be 1 while collective is {strategy.collective}",
+        strategy.chunks,
+        ({"strategy.chunks": 1}, {"strategy.collective": "hierarchical"}),
+    )
+
+
+@RULES.refuse(
+    "sharding-algorithm",
+    "collective state dp",
+    "sharded state needs a reduce-scatter, which leaves every rank its own part of the sum",
+)
+def sharded_state_scatters(c: Context) -> Finding | None:
+    """ZeRO with an algorithm that has no reduce-scatter form, or none for this many ranks."""
+    strategy = c.strategy
+    if not c.is_sharded:
+        return None
+    if strategy.collective in ("tree", "recursive_doubling"):
+        must = f"have a reduce-scatter form while state is {strategy.state}"
+        return Finding("strategy.collective", must, strategy.collective, _SHARDED_WAYS_OUT)
+    ranks = 0 if c.dp is None else c.dp * strategy.cp
+    if strategy.collective != "halving_doubling" or ranks & (ranks - 1) == 0:
+        return None
+    return Finding(
+        "strategy.collective",
+        f"have a reduce-scatter form for {ranks} ranks, no power of two, while state is {strategy.state}",
+        strategy.collective,
+        _SHARDED_WAYS_OUT,
+    )
+
+
+@RULES.refuse("direct-ranks", "collective dp", "a direct exchange has a flow between every two ranks")
+def direct_has_few_ranks(c: Context) -> Finding | None:
+    """A direct exchange among more ranks than its flows can be kept for."""
+    if c.strategy.collective != "direct" or c.dp is None or c.dp * c.strategy.cp <= MAX_DIRECT_RANKS:
+        return None
+    must = f"be another algorithm for a gradient group of more than {MAX_DIRECT_RANKS} ranks"
+    return Finding("strategy.collective", must, f"direct ({c.dp * c.strategy.cp} ranks)", _PLAIN)
+
+
+@RULES.warn("C2-19", "collective dp", "the ranks beyond the power of two fold in before and out after")
+def doubling_has_a_power_of_two(c: Context) -> Finding | None:
+    """Doubling algorithms on a rank count that is no power of two."""
+    if c.strategy.collective not in ("halving_doubling", "recursive_doubling") or c.dp is None:
+        return None
+    ranks = c.dp * c.strategy.cp
+    if ranks & (ranks - 1) == 0:
+        return None
+    return Finding(
+        "strategy.collective",
+        f"{c.strategy.collective} on {ranks} ranks, no power of two, costs two extra steps",
+    )
+
+
+@RULES.warn("compression-dtype", "compression", "gradients already have that width")
+def compression_narrows(c: Context) -> Finding | None:
+    """16-bit compression of 16-bit gradients."""
+    if c.strategy.compression == "none" or c.workload.dtype not in ("fp16", "bf16", "fp8"):
+        return None
+    return Finding(
+        "strategy.compression",
+        f"{c.strategy.compression} saves nothing: {c.workload.dtype} training has 16-bit gradients",
+    )
+
+
+@RULES.warn("C2-32", "compression synchronization", "no gradient is sent in a local step")
+def compression_has_gradients(c: Context) -> Finding | None:
+    """Gradient compression under local SGD."""
+    if c.strategy.compression == "none" or c.strategy.synchronization != "local":
+        return None
+    return Finding(
+        "strategy.compression", "local SGD sends no gradients; compression applies to the averaged parameters"
+    )
+
+
+@RULES.warn("no-peers", "collective dp", "one rank has nobody to exchange gradients with")
+def collective_has_peers(c: Context) -> Finding | None:
+    """An explicit flat collective with a single rank per gradient group."""
+    if c.strategy.collective == "auto" or c.uses_servers or c.dp is None or c.dp * c.strategy.cp > 1:
+        return None
+    return Finding(
+        "strategy.collective", f"dp is 1: no gradient is exchanged, and {c.strategy.collective} has no effect"
+    )

@@ -1,0 +1,255 @@
+"""Rules on parallelism degrees and where ranks lie (dimension D1)."""
+
+from __future__ import annotations
+
+from sim.spec.strategy import Strategy
+from sim.taxonomy.context import Context
+from sim.taxonomy.rule import Finding, Overrides, RuleSet, near_divisors, ways
+
+RULES = RuleSet()
+
+_AXES = Strategy.model_fields["placement"].default
+_ALL_DEGREES = "tp cp ep pp dp"
+
+
+@RULES.refuse("placement-axes", "placement", "every rank has one place, found by walking each axis once")
+def placement_names_every_axis(c: Context) -> Finding | None:
+    """Placement is a permutation of the four axes."""
+    placement = c.strategy.placement
+    if sorted(placement) == sorted(_AXES):
+        return None
+    return Finding(
+        "strategy.placement",
+        f"name each of {', '.join(_AXES)} once",
+        ", ".join(placement),
+        ({"strategy.placement": _AXES},),
+    )
+
+
+def _largest_degree(c: Context) -> str:
+    return max(("tp", "cp", "pp"), key=lambda axis: int(getattr(c.strategy, axis)))
+
+
+@RULES.refuse("ranks-devices", _ALL_DEGREES, "each rank needs a device of its own")
+def ranks_fit_devices(c: Context) -> Finding | None:
+    """No more ranks than devices."""
+    devices, strategy = c.cluster.num_devices, c.strategy
+    ranks = c.model_parallel * (strategy.dp or 1)
+    if ranks <= devices:
+        return None
+    product = (
+        f"tp {strategy.tp} x cp {strategy.cp} x pp {strategy.pp} x dp {strategy.dp or 1} = {ranks} ranks"
+    )
+    must = f"leave no more ranks than devices ({devices})"
+    axis = _largest_degree(c)
+    degree: int = getattr(strategy, axis)
+    room = devices * degree // c.model_parallel
+    smaller: tuple[Overrides, ...] = tuple(
+        {f"strategy.{axis}": value, "strategy.dp": None}
+        for value in near_divisors(degree, devices, most=room)
+    )
+    if strategy.dp is None or c.model_parallel > devices:
+        smaller = ways(f"strategy.{axis}", near_divisors(degree, devices, most=room)) + smaller
+        return Finding(f"strategy.{axis}", must, f"{degree} ({product})", smaller)
+    fewer = ways("strategy.dp", near_divisors(strategy.dp, devices // c.model_parallel))
+    return Finding("strategy.dp", must, f"{strategy.dp} ({product})", fewer + smaller)
+
+
+@RULES.refuse(
+    "ranks-fill-devices", _ALL_DEGREES, "dp is derived from the device count; state dp to leave devices idle"
+)
+def replicas_fill_devices(c: Context) -> Finding | None:
+    """Without a stated dp, tp x cp x pp divides the number of devices."""
+    devices = c.cluster.num_devices
+    if c.strategy.dp is not None or c.model_parallel > devices or devices % c.model_parallel == 0:
+        return None
+    axis = _largest_degree(c)
+    degree: int = getattr(c.strategy, axis)
+    others = c.model_parallel // degree
+    near = near_divisors(degree, devices // others) if devices % others == 0 else []
+    return Finding(
+        f"strategy.{axis}",
+        f"make tp x cp x pp divide the number of devices ({devices})",
+        f"{degree} (tp {c.strategy.tp} x cp {c.strategy.cp} x pp {c.strategy.pp} = {c.model_parallel})",
+        (*ways(f"strategy.{axis}", near), {"strategy.dp": devices // c.model_parallel}),
+    )
+
+
+@RULES.refuse(
+    "tp-splits",
+    "tp",
+    "tensor parallelism divides weight matrices, and this model states none that it can divide",
+)
+def tensor_parallelism_has_matrices(c: Context) -> Finding | None:
+    """Tensor parallelism needs layers it can divide."""
+    if c.strategy.tp == 1 or c.workload_facts.has_tensor_split:
+        return None
+    return Finding(
+        "strategy.tp",
+        f"be 1, as no layer of {c.workload.name} divides by tensor parallelism",
+        c.strategy.tp,
+        _without_tensor_parallelism(c),
+    )
+
+
+def _without_tensor_parallelism(c: Context) -> tuple[Overrides, ...]:
+    return (
+        {"strategy.tp": 1},
+        {"strategy.tp": 1, "strategy.sequence_parallel": False},
+    )
+
+
+@RULES.refuse("tp-heads", "tp", "attention is divided by whole heads")
+def tensor_parallelism_divides_heads(c: Context) -> Finding | None:
+    """Tensor parallel degree divides the attention heads."""
+    heads, tp = c.workload.num_heads, c.strategy.tp
+    if heads is None or heads % tp == 0:
+        return None
+    return Finding(
+        "strategy.tp", f"divide num_heads ({heads})", tp, ways("strategy.tp", near_divisors(tp, heads))
+    )
+
+
+@RULES.refuse(
+    "tp-kv-heads",
+    "tp",
+    "key and value heads are divided whole, or copied when there are fewer of them than ranks",
+)
+def tensor_parallelism_divides_kv_heads(c: Context) -> Finding | None:
+    """Tensor parallel degree divides the key/value heads, or is a multiple of them."""
+    heads, tp = c.workload.num_kv_heads, c.strategy.tp
+    if heads is None or heads % tp == 0 or tp % heads == 0:
+        return None
+    return Finding(
+        "strategy.tp",
+        f"divide num_kv_heads ({heads}) or be a multiple of it",
+        tp,
+        ways("strategy.tp", near_divisors(tp, heads)),
+    )
+
+
+@RULES.refuse("tp-hidden", "tp", "column and row parallel matrices are cut into equal parts")
+def tensor_parallelism_divides_widths(c: Context) -> Finding | None:
+    """Tensor parallel degree divides the hidden size and every matrix width it cuts."""
+    tp, hidden = c.strategy.tp, c.workload.hidden
+    if hidden is not None and hidden % tp:
+        return Finding(
+            "strategy.tp", f"divide hidden ({hidden})", tp, ways("strategy.tp", near_divisors(tp, hidden))
+        )
+    for width in sorted(c.workload_facts.tensor_widths):
+        if width % tp:
+            near = ways("strategy.tp", near_divisors(tp, width))
+            return Finding("strategy.tp", f"divide the layer width {width}", tp, near)
+    return None
+
+
+@RULES.warn("C2-25", "tp", "tensor parallel collectives cross the slow network")
+def tensor_parallelism_stays_on_nvlink(c: Context) -> Finding | None:
+    """Tensor parallelism beyond an NVLink domain."""
+    domain, tp = c.cluster.nvlink_domain, c.strategy.tp
+    if tp <= domain:
+        return None
+    where = "there is no NVLink between devices" if domain == 1 else f"an NVLink domain has {domain} devices"
+    return Finding(
+        "strategy.tp",
+        f"tp is {tp} but {where}: two all-reduces per layer and direction go over a slower link",
+    )
+
+
+@RULES.warn("idle-devices", "dp", "devices without a rank are paid for but do nothing")
+def devices_are_used(c: Context) -> Finding | None:
+    """Fewer ranks than devices."""
+    if c.num_ranks is None or c.num_ranks == c.cluster.num_devices:
+        return None
+    return Finding(
+        "strategy.dp",
+        f"{c.cluster.num_devices - c.num_ranks} of {c.cluster.num_devices} devices carry no rank",
+    )
+
+
+@RULES.refuse(
+    "sequence-parallel-tp",
+    "sequence_parallel tp",
+    "sequence parallelism splits activations over the tensor parallel ranks",
+)
+def sequence_parallelism_needs_tensor_parallelism(c: Context) -> Finding | None:
+    """Sequence parallelism needs tp > 1."""
+    if not c.strategy.sequence_parallel or c.strategy.tp > 1:
+        return None
+    return Finding(
+        "strategy.sequence_parallel",
+        "be false while tp is 1",
+        "true",
+        ({"strategy.sequence_parallel": False}, {"strategy.tp": 2}),
+    )
+
+
+@RULES.refuse("sequence-parallel-length", "sequence_parallel tp", "sequences are cut into equal parts")
+def sequence_parallelism_divides_sequence(c: Context) -> Finding | None:
+    """Each rank's sequence divides by tp under sequence parallelism."""
+    strategy, length = c.strategy, c.workload.sequence_length
+    if not strategy.sequence_parallel or strategy.tp == 1:
+        return None
+    off: Overrides = {"strategy.sequence_parallel": False}
+    if length is None:
+        return Finding(
+            "strategy.sequence_parallel", "be false, as the workload has no sequence", "true", (off,)
+        )
+    local = length // strategy.cp
+    if local % strategy.tp == 0:
+        return None
+    near = ways("strategy.tp", near_divisors(strategy.tp, local))
+    of = f"({length})" if strategy.cp == 1 else f"per context parallel rank ({local})"
+    return Finding(
+        "strategy.tp",
+        f"divide sequence_length {of} under sequence parallelism",
+        strategy.tp,
+        (*near[:2], off),
+    )
+
+
+@RULES.refuse(
+    "cp-sequence", "cp", "ring attention gives each rank two equal chunks, so that causal work balances"
+)
+def context_parallelism_divides_sequence(c: Context) -> Finding | None:
+    """Context parallelism needs attention and a sequence that divides by 2 cp."""
+    cp, length = c.strategy.cp, c.workload.sequence_length
+    if cp == 1:
+        return None
+    if length is None or not c.workload_facts.has_attention:
+        return Finding(
+            "strategy.cp",
+            f"be 1, as {c.workload.name} has no attention over a sequence",
+            cp,
+            ({"strategy.cp": 1},),
+        )
+    if length % (2 * cp) == 0:
+        return None
+    near = [degree for degree in near_divisors(cp, length) if length % (2 * degree) == 0]
+    return Finding(
+        "strategy.cp", f"divide half of sequence_length ({length})", cp, ways("strategy.cp", [*near[:2], 1])
+    )
+
+
+@RULES.refuse("C2-27", "ep", "experts are placed whole, equally many on each rank")
+def expert_parallelism_divides_experts(c: Context) -> Finding | None:
+    """Expert parallelism needs experts and divides their number."""
+    ep, experts = c.strategy.ep, c.workload.num_experts
+    if ep == 1:
+        return None
+    if not experts:
+        return Finding("strategy.ep", f"be 1, as {c.workload.name} has no experts", ep, ({"strategy.ep": 1},))
+    if experts % ep == 0:
+        return None
+    return Finding(
+        "strategy.ep", f"divide num_experts ({experts})", ep, ways("strategy.ep", near_divisors(ep, experts))
+    )
+
+
+@RULES.refuse("ep-dp", "ep dp", "expert groups are made of data parallel ranks")
+def expert_parallelism_divides_replicas(c: Context) -> Finding | None:
+    """Expert parallel degree divides dp."""
+    ep = c.strategy.ep
+    if ep == 1 or c.dp is None or c.dp % ep == 0:
+        return None
+    return Finding("strategy.ep", f"divide dp ({c.dp})", ep, ways("strategy.ep", near_divisors(ep, c.dp)))

@@ -1,0 +1,144 @@
+"""Rules on pipeline schedules and activation memory (dimensions D12 and D13)."""
+
+from __future__ import annotations
+
+from sim.taxonomy.context import Context
+from sim.taxonomy.rule import Finding, Overrides, RuleSet, ways
+
+RULES = RuleSet()
+
+
+@RULES.refuse(
+    "C2-21",
+    "schedule pp virtual_stages micro_batch_size",
+    "a pipeline schedule orders the work of several stages",
+)
+def schedule_has_a_pipeline(c: Context) -> Finding | None:
+    """A schedule other than the default needs pp > 1; interleaving needs chunks and m a multiple of p."""
+    strategy = c.strategy
+    if strategy.pp == 1 and strategy.schedule != "1f1b":
+        plain: Overrides = {"strategy.schedule": "1f1b"}
+        plainer: Overrides = {"strategy.schedule": "1f1b", "strategy.virtual_stages": 1}
+        return Finding(
+            "strategy.schedule", "be left at 1f1b while pp is 1", strategy.schedule, (plain, plainer)
+        )
+    if strategy.schedule != "interleaved":
+        return None
+    if strategy.virtual_stages == 1:
+        return Finding(
+            "strategy.virtual_stages",
+            "be at least 2 for the interleaved schedule",
+            1,
+            ({"strategy.virtual_stages": 2}, {"strategy.schedule": "1f1b"}),
+        )
+    if c.num_micro_batches is None or c.num_micro_batches % strategy.pp == 0:
+        return None
+    return Finding(
+        "strategy.micro_batch_size",
+        f"give a multiple of pp ({strategy.pp}) micro-batches for the interleaved schedule",
+        f"{strategy.micro_batch_size or c.replica_batch} ({c.num_micro_batches} micro-batches)",
+        (
+            *_micro_batch_sizes(c, multiple_of=strategy.pp),
+            {"strategy.schedule": "1f1b", "strategy.virtual_stages": 1},
+        ),
+    )
+
+
+def _micro_batch_sizes(c: Context, *, multiple_of: int) -> tuple[Overrides, ...]:
+    """Micro-batch sizes that give a multiple of some number of micro-batches, largest first."""
+    batch = c.replica_batch or 0
+    if batch % multiple_of:
+        return ()
+    most = batch // multiple_of
+    return ways("strategy.micro_batch_size", [size for size in range(most, 0, -1) if most % size == 0])
+
+
+@RULES.refuse(
+    "virtual-stages",
+    "virtual_stages schedule",
+    "only the interleaved schedule gives a rank several model chunks",
+)
+def chunks_are_interleaved(c: Context) -> Finding | None:
+    """Virtual stages only with the interleaved schedule."""
+    strategy = c.strategy
+    if strategy.virtual_stages == 1 or strategy.schedule == "interleaved":
+        return None
+    return Finding(
+        "strategy.virtual_stages",
+        f"be 1 for the {strategy.schedule} schedule",
+        strategy.virtual_stages,
+        ({"strategy.virtual_stages": 1}, {"strategy.schedule": "interleaved"}),
+    )
+
+
+@RULES.refuse(
+    "pp-blocks", "pp virtual_stages", "a pipeline is cut only between blocks, and no chunk may be empty"
+)
+def stages_have_blocks(c: Context) -> Finding | None:
+    """No more stages than blocks."""
+    strategy, blocks = c.strategy, c.workload_facts.num_blocks
+    if strategy.pp * strategy.virtual_stages <= blocks:
+        return None
+    most = blocks // strategy.virtual_stages
+    if strategy.virtual_stages > 1 and strategy.pp <= blocks:
+        fewer: tuple[Overrides, ...] = ways(
+            "strategy.virtual_stages", list(range(blocks // strategy.pp, 1, -1))
+        )
+        return Finding(
+            "strategy.virtual_stages",
+            f"leave pp x virtual_stages no more than the {blocks} blocks of {c.workload.name}",
+            f"{strategy.virtual_stages} (pp {strategy.pp})",
+            (
+                *fewer,
+                {"strategy.virtual_stages": 1, "strategy.schedule": "1f1b"},
+                *ways("strategy.pp", list(range(most, 1, -1))),
+            ),
+        )
+    return Finding(
+        "strategy.pp",
+        f"be at most the number of blocks of {c.workload.name} ({blocks})",
+        strategy.pp,
+        (*ways("strategy.pp", list(range(most, 0, -1))), {"strategy.pp": 1, "strategy.schedule": "1f1b"}),
+    )
+
+
+@RULES.warn(
+    "few-micro-batches",
+    "pp micro_batch_size",
+    "a pipeline fills only with at least as many micro-batches as stages",
+)
+def pipeline_is_filled(c: Context) -> Finding | None:
+    """Fewer micro-batches than stages."""
+    p, m = c.strategy.pp, c.num_micro_batches
+    if p == 1 or m is None or m >= p or c.strategy.schedule == "naive":
+        return None
+    bubble = (p - 1) / (m + p - 1)
+    return Finding(
+        "strategy.micro_batch_size",
+        f"{m} micro-batch{'es' if m > 1 else ''} for {p} stages: at least {bubble:.0%} of a step is bubble; "
+        "a smaller micro_batch_size fills the pipeline",
+    )
+
+
+@RULES.warn("C2-23", "pp state", "gathers and scatters repeat for every micro-batch")
+def sharding_meets_pipeline(c: Context) -> Finding | None:
+    """ZeRO-2/3 together with a pipeline."""
+    if c.strategy.pp == 1 or c.strategy.state not in ("zero2", "zero3"):
+        return None
+    return Finding(
+        "strategy.state",
+        f"{c.strategy.state} with pp {c.strategy.pp} repeats its collectives per micro-batch; zero1 does not",
+    )
+
+
+@RULES.warn(
+    "selective-recompute", "recompute", "selective recomputation drops the activations of the attention core"
+)
+def selective_recompute_has_attention(c: Context) -> Finding | None:
+    """Selective recomputation on a model that stores nothing it drops."""
+    if c.strategy.recompute != "selective" or c.workload_facts.has_selective:
+        return None
+    return Finding(
+        "strategy.recompute",
+        f"selective recomputation changes nothing: {c.workload.name} has no attention to drop",
+    )

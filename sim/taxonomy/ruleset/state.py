@@ -1,0 +1,122 @@
+"""Rules on where parameters and optimiser state live (dimension D2)."""
+
+from __future__ import annotations
+
+from sim.taxonomy.context import Context
+from sim.taxonomy.rule import Finding, Overrides, RuleSet
+
+RULES = RuleSet()
+
+TO_SERVERS: Overrides = {"strategy.state": "ps_dedicated"}
+TO_REPLICATED: Overrides = {"strategy.state": "replicated"}
+
+
+@RULES.refuse("servers-state", "num_servers state", "only parameter server states have servers")
+def servers_have_a_role(c: Context) -> Finding | None:
+    """num_servers only with a parameter server."""
+    if c.strategy.num_servers is None or c.uses_servers:
+        return None
+    return Finding(
+        "strategy.num_servers",
+        f"be absent while state is {c.strategy.state}",
+        c.strategy.num_servers,
+        (
+            {"strategy.num_servers": None},
+            TO_SERVERS,
+            {**TO_SERVERS, "strategy.collective": "auto"},
+        ),
+    )
+
+
+@RULES.refuse(
+    "servers-colocated", "num_servers state", "a co-located server shares the host of at least one worker"
+)
+def colocated_servers_have_hosts(c: Context) -> Finding | None:
+    """No more co-located servers than worker devices on the hosts in use."""
+    strategy = c.strategy
+    if strategy.state != "ps_colocated" or strategy.num_servers is None or c.num_ranks is None:
+        return None
+    most = sum(c.cluster.devices_of_host[: c.used_hosts])
+    if strategy.num_servers <= most:
+        return None
+    return Finding(
+        "strategy.num_servers",
+        f"be at most the devices of the {c.used_hosts} worker hosts ({most}) for co-located servers",
+        strategy.num_servers,
+        ({"strategy.num_servers": most}, TO_SERVERS),
+    )
+
+
+@RULES.refuse("C2-1", "collective state", "a server aggregates, so there is no collective among the workers")
+def servers_need_no_collective(c: Context) -> Finding | None:
+    """A parameter server with an explicit collective algorithm."""
+    strategy = c.strategy
+    if not c.uses_servers or strategy.collective == "auto":
+        return None
+    return Finding(
+        "strategy.collective",
+        f"be auto while state is {strategy.state}",
+        strategy.collective,
+        (
+            {"strategy.collective": "auto"},
+            {"strategy.collective": "auto", "strategy.chunks": 1},
+            TO_REPLICATED,
+            {**TO_REPLICATED, "strategy.num_servers": None},
+        ),
+    )
+
+
+@RULES.refuse(
+    "servers-experts",
+    "ep state",
+    "expert parallel ranks hold different experts, so no server shard serves all workers alike",
+)
+def servers_serve_equal_workers(c: Context) -> Finding | None:
+    """Expert parallelism with a parameter server."""
+    if not c.uses_servers or c.strategy.ep == 1:
+        return None
+    return Finding(
+        "strategy.ep",
+        f"be 1 while state is {c.strategy.state}",
+        c.strategy.ep,
+        ({"strategy.ep": 1}, TO_REPLICATED),
+    )
+
+
+@RULES.refuse(
+    "servers-context",
+    "cp state",
+    "context parallel ranks sum one replica's gradient by a collective before any push",
+)
+def servers_take_whole_gradients(c: Context) -> Finding | None:
+    """Context parallelism with a parameter server."""
+    if not c.uses_servers or c.strategy.cp == 1:
+        return None
+    return Finding(
+        "strategy.cp",
+        f"be 1 while state is {c.strategy.state}",
+        c.strategy.cp,
+        ({"strategy.cp": 1}, TO_REPLICATED),
+    )
+
+
+@RULES.warn("sharding-alone", "state dp", "there is no other rank to share the state with")
+def sharding_has_peers(c: Context) -> Finding | None:
+    """ZeRO with a single data parallel rank."""
+    if not c.is_sharded or c.dp != 1 or c.strategy.cp != 1:
+        return None
+    return Finding("strategy.state", f"{c.strategy.state} with dp 1 shards nothing; it plays as replicated")
+
+
+@RULES.warn("prefetch-state", "prefetch state", "only ZeRO-3 gathers parameters layer by layer")
+def prefetch_has_gathers(c: Context) -> Finding | None:
+    """A prefetch depth where nothing is gathered."""
+    if (
+        c.strategy.state == "zero3"
+        or c.strategy.prefetch == type(c.strategy).model_fields["prefetch"].default
+    ):
+        return None
+    return Finding(
+        "strategy.prefetch",
+        f"prefetch has no effect while state is {c.strategy.state}; only zero3 gathers parameters",
+    )

@@ -1,0 +1,216 @@
+"""Rules on synchronisation (dimension D3) and on what an update means (D4)."""
+
+from __future__ import annotations
+
+from sim.taxonomy.context import BARRIER_FREE, Context
+from sim.taxonomy.rule import Finding, Overrides, RuleSet, ways
+from sim.taxonomy.ruleset.state import TO_REPLICATED, TO_SERVERS
+
+RULES = RuleSet()
+
+_TO_BSP: Overrides = {"strategy.synchronization": "bsp"}
+_SERVERS_OR_BSP: tuple[Overrides, ...] = (
+    TO_SERVERS,
+    {**TO_SERVERS, "strategy.collective": "auto"},
+    {**TO_SERVERS, "strategy.collective": "auto", "strategy.chunks": 1},
+    _TO_BSP,
+    {**_TO_BSP, "strategy.staleness": 0},
+    {**_TO_BSP, "strategy.backup_workers": 0},
+)
+
+
+def _needs_servers(c: Context) -> Finding:
+    return Finding(
+        "strategy.synchronization",
+        f"be bsp while state is {c.strategy.state}",
+        c.strategy.synchronization,
+        _SERVERS_OR_BSP,
+    )
+
+
+@RULES.refuse(
+    "C2-2",
+    "synchronization state",
+    "a collective is a barrier among its members; only a server lets workers run ahead",
+)
+def no_barrier_in_a_collective(c: Context) -> Finding | None:
+    """SSP or asynchronous with replicated or ZeRO-1 state."""
+    if c.strategy.synchronization not in BARRIER_FREE or c.strategy.state not in ("replicated", "zero1"):
+        return None
+    return _needs_servers(c)
+
+
+@RULES.refuse(
+    "C2-3",
+    "synchronization state",
+    "every member must contribute to a collective; only a server can go on without the last gradients",
+)
+def backup_needs_a_server(c: Context) -> Finding | None:
+    """Backup workers with an all-reduce."""
+    if c.strategy.synchronization != "backup" or c.strategy.state != "replicated":
+        return None
+    return _needs_servers(c)
+
+
+@RULES.refuse(
+    "C2-4", "synchronization state", "each layer gathers parameters or scatters gradients by a collective"
+)
+def sharded_gradients_are_synchronous(c: Context) -> Finding | None:
+    """SSP or asynchronous with ZeRO-2 or ZeRO-3."""
+    if c.strategy.synchronization not in BARRIER_FREE or c.strategy.state not in ("zero2", "zero3"):
+        return None
+    return _needs_servers(c)
+
+
+@RULES.refuse("C2-36", "synchronization state", "every shard owner is needed in every step")
+def shard_owners_are_needed(c: Context) -> Finding | None:
+    """Backup workers with sharded state."""
+    if c.strategy.synchronization != "backup" or not c.is_sharded:
+        return None
+    return _needs_servers(c)
+
+
+@RULES.refuse(
+    "local-state",
+    "synchronization state",
+    "between two averagings every replica updates a full model of its own",
+)
+def local_steps_update_own_state(c: Context) -> Finding | None:
+    """Local SGD with parameter servers or sharded state."""
+    if c.strategy.synchronization != "local" or c.strategy.state == "replicated":
+        return None
+    return Finding(
+        "strategy.state",
+        "be replicated for local SGD",
+        c.strategy.state,
+        (
+            TO_REPLICATED,
+            {**TO_REPLICATED, "strategy.num_servers": None},
+            {**_TO_BSP, "strategy.local_steps": 1},
+        ),
+    )
+
+
+@RULES.refuse(
+    "local-replica",
+    "synchronization ep cp",
+    "replicas that take steps of their own may share nothing within a step",
+)
+def local_replicas_are_independent(c: Context) -> Finding | None:
+    """Local SGD with expert or context parallelism across the averaged ranks."""
+    if c.strategy.synchronization != "local":
+        return None
+    for axis in ("ep", "cp"):
+        degree: int = getattr(c.strategy, axis)
+        if degree > 1:
+            leave: tuple[Overrides, ...] = ({f"strategy.{axis}": 1}, {**_TO_BSP, "strategy.local_steps": 1})
+            return Finding(f"strategy.{axis}", "be 1 for local SGD", degree, leave)
+    return None
+
+
+@RULES.refuse(
+    "staleness-ssp",
+    "staleness synchronization",
+    "only stale synchronous parallel has a bound on how far workers run ahead",
+)
+def staleness_has_a_bound(c: Context) -> Finding | None:
+    """A staleness bound without SSP."""
+    strategy = c.strategy
+    if strategy.staleness == 0 or strategy.synchronization == "ssp":
+        return None
+    return Finding(
+        "strategy.staleness",
+        f"be 0 while synchronization is {strategy.synchronization}",
+        strategy.staleness,
+        ({"strategy.staleness": 0}, {"strategy.synchronization": "ssp"}),
+    )
+
+
+@RULES.refuse(
+    "backup-workers",
+    "backup_workers synchronization dp",
+    "a step needs at least one gradient, and only `backup` drops late ones",
+)
+def backup_leaves_a_worker(c: Context) -> Finding | None:
+    """Backup workers without `backup`, or none left that count."""
+    strategy = c.strategy
+    if strategy.backup_workers == 0:
+        return None
+    if strategy.synchronization != "backup":
+        return Finding(
+            "strategy.backup_workers",
+            f"be 0 while synchronization is {strategy.synchronization}",
+            strategy.backup_workers,
+            ({"strategy.backup_workers": 0}, {"strategy.synchronization": "backup"}),
+        )
+    if c.dp is None or strategy.backup_workers < c.dp:
+        return None
+    return Finding(
+        "strategy.backup_workers",
+        f"be less than dp ({c.dp})",
+        strategy.backup_workers,
+        ways("strategy.backup_workers", [c.dp - 1]),
+    )
+
+
+@RULES.refuse(
+    "local-steps", "local_steps synchronization", "only local SGD takes several steps between two exchanges"
+)
+def local_steps_are_local(c: Context) -> Finding | None:
+    """local_steps > 1 without local SGD."""
+    strategy = c.strategy
+    if strategy.local_steps == 1 or strategy.synchronization == "local":
+        return None
+    return Finding(
+        "strategy.local_steps",
+        f"be 1 while synchronization is {strategy.synchronization}",
+        strategy.local_steps,
+        (
+            {"strategy.local_steps": 1},
+            {"strategy.synchronization": "local"},
+            {"strategy.synchronization": "local", **TO_REPLICATED},
+        ),
+    )
+
+
+@RULES.warn(
+    "C2-15",
+    "local_steps synchronization",
+    "averaging models after one plain SGD step equals averaging gradients",
+)
+def local_takes_several_steps(c: Context) -> Finding | None:
+    """Local SGD with tau = 1."""
+    if c.strategy.synchronization != "local" or c.strategy.local_steps > 1:
+        return None
+    return Finding(
+        "strategy.local_steps",
+        "local SGD with 1 local step averages after every step, like bsp with model-sized messages",
+    )
+
+
+@RULES.warn("ssp-zero", "staleness synchronization", "a bound of zero clocks is a barrier")
+def ssp_allows_staleness(c: Context) -> Finding | None:
+    """SSP with s = 0."""
+    if c.strategy.synchronization != "ssp" or c.strategy.staleness > 0:
+        return None
+    return Finding("strategy.staleness", "ssp with staleness 0 waits for every worker, like bsp")
+
+
+@RULES.warn(
+    "backup-zero", "backup_workers synchronization", "without spare workers every gradient is waited for"
+)
+def backup_has_spares(c: Context) -> Finding | None:
+    """Backup synchronisation without backup workers."""
+    if c.strategy.synchronization != "backup" or c.strategy.backup_workers > 0:
+        return None
+    return Finding(
+        "strategy.backup_workers", "backup with 0 backup workers waits for every gradient, like bsp"
+    )
+
+
+@RULES.warn("C2-38", "synchronization", "layer norm ratios are computed from stale weights")
+def lamb_sees_fresh_weights(c: Context) -> Finding | None:
+    """LAMB with asynchronous updates."""
+    if c.workload.optimizer != "lamb" or c.strategy.synchronization != "asp":
+        return None
+    return Finding("strategy.synchronization", "lamb takes its trust ratios from stale weights under asp")
