@@ -86,6 +86,10 @@ _OUTPUT: dict[str, tuple[str, ...]] = {
 DIMENSIONS: tuple[str, ...] = tuple(_UNITS)
 
 
+class SIValue(float):
+    """A number that is known to be SI, such as one given from Python; YAML numbers are plain floats."""
+
+
 def nearest(name: str, candidates: list[str]) -> str | None:
     """The candidate that looks most like ``name``, ignoring letter case; None if nothing is close."""
     lowered: dict[str, str] = {}

@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from sim.errors import InputError
-from sim.units import nearest
+from sim.units import SIValue, nearest
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -237,7 +237,7 @@ def validate(
     document: Document | Mapping[str, Any],
     *,
     field_prefix: str = "",
-    overrides: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> ModelT:
     """Build a model from a document; the first error becomes one ``InputError`` line.
 
@@ -250,8 +250,8 @@ def validate(
         a plain mapping from Python may give SI numbers.
     field_prefix : str
         Put before the field in messages, e.g. ``"strategy"``.
-    overrides : mapping of str to str
-        Dotted field -> text, as ``--set`` gives it; wins over the document.
+    overrides : mapping
+        Dotted field -> text, as ``--set`` gives it, or a Python value in SI; wins over the document.
     """
     strict = isinstance(document, Document)
     if not isinstance(document, Document):
@@ -260,7 +260,7 @@ def validate(
     if overrides:
         data = _copy(data)
         for path, text in overrides.items():
-            set_path(data, path, read_value(text) if isinstance(text, str) else text)
+            set_path(data, path, read_value(text) if isinstance(text, str) else _as_si(text))
     try:
         model = model_type.model_validate(data, context={"strict_units": strict})
         if strict:
@@ -287,6 +287,15 @@ def _check_booleans(model: Any, data: Any, path: PathKey, document: Document, pr
         raise InputError(name, must, _show(data), where=document.where(path))
 
 
+def _as_si(value: Any) -> Any:
+    """Mark the numbers of a Python value as SI, so that strict reading of units lets them pass."""
+    if isinstance(value, float | int) and not isinstance(value, bool):
+        return SIValue(value) if isinstance(value, float) else value
+    if isinstance(value, Mapping):
+        return {key: _as_si(item) for key, item in value.items()}
+    return [_as_si(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def _copy(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in value.items()}
@@ -298,7 +307,7 @@ def _one_line(
     model_type: type[BaseModel],
     document: Document,
     prefix: str,
-    overrides: Mapping[str, str] | None,
+    overrides: Mapping[str, Any] | None,
 ) -> InputError:
     details = error.errors(include_url=False)
     # A misspelt field usually also makes a required one missing; the spelling is what the user wants to hear.

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from pydantic_core import PydanticCustomError
 
 from sim.errors import InputError
-from sim.units import format_quantity, parse_quantity
+from sim.units import SIValue, format_quantity, parse_quantity
 
 ERROR_TYPE = "clusterloom"
 
@@ -55,6 +55,8 @@ def _reader(dimension: str) -> BeforeValidator:
                 refuse(error.must, error.got, hint=error.hint)
         if isinstance(value, bool):
             refuse("be a quantity", str(value).lower())
+        if isinstance(value, SIValue):
+            return float(value)
         strict = bool(info.context and info.context.get("strict_units"))
         if strict and dimension != "fraction" and isinstance(value, int | float) and value != 0:
             try:

@@ -1,0 +1,428 @@
+"""The catalogue: name -> spec. Folders of the user first, then plug-ins, then what is built in."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sim import yamlio
+from sim.errors import InputError
+from sim.spec.base import CatalogSpec, Spec, quantity_dimension
+from sim.spec.calibration import Calibration
+from sim.spec.cluster import Cluster
+from sim.spec.device import Device
+from sim.spec.host import Host
+from sim.spec.scenario import Scenario, ScenarioFile
+from sim.spec.strategy import Strategy
+from sim.spec.sweep import Sweep
+from sim.spec.workload import Workload
+from sim.units import nearest, parse_quantity
+
+ENTRY_POINTS = "clusterloom.catalog"
+
+# Where the files of a kind lie below a catalogue folder.
+FOLDERS: dict[str, str] = {
+    "device": "topologies/devices",
+    "host": "topologies/hosts",
+    "cluster": "topologies/clusters",
+    "calibration": "topologies/calibrations",
+    "workload": "workloads/models",
+    "strategy": "workloads/strategies",
+    "sweep": "workloads/sweeps",
+    "scenario": "workloads/scenarios",
+}
+_PLURALS = {"strategies": "strategy", **{f"{kind}s": kind for kind in FOLDERS}}
+_HEADER = ("schema", "name", "description", "source")
+_CACHE_SIZE = 1024
+
+SpecT = TypeVar("SpecT", bound=Spec)
+
+
+def kind_of(text: str) -> str:
+    """Catalogue kind of a singular or plural word."""
+    kind = _PLURALS.get(text, text)
+    if kind not in FOLDERS:
+        words = [word for word in _PLURALS if word != "strategys"]
+        close = nearest(text, words)
+        raise InputError(
+            "kind", f"be one of {', '.join(sorted(words))}", repr(text), hint=f"Try {close}." if close else ""
+        )
+    return kind
+
+
+class Catalog:
+    """Finds files by name and reads them into specs.
+
+    Parameters
+    ----------
+    folders : iterable of path
+        Searched before plug-ins and the built-in data. A folder holds ``topologies/devices/*.yaml`` and
+        so on, or the same without the first level (``devices/*.yaml``).
+
+    Notes
+    -----
+    A name is a file's stem, or a path to a YAML file. Specs are cached by file, modification time and
+    overrides, so editing a file in a notebook session takes effect.
+    """
+
+    def __init__(self, folders: Iterable[str | Path] = ()) -> None:
+        self.folders = tuple(Path(folder) for folder in folders)
+        for folder in self.folders:
+            if not folder.is_dir():
+                raise InputError("catalog folder", "be an existing folder", str(folder))
+        self._cache: OrderedDict[Any, Any] = OrderedDict()
+        self._files: dict[tuple[str, str], Path] = {}
+
+    # -- files ---------------------------------------------------------------------------------------
+
+    def roots(self) -> tuple[Path, ...]:
+        """Catalogue folders in search order."""
+        return (*self.folders, *_plugin_roots(), *_builtin_roots())
+
+    def _places(self, kind: str) -> list[Path]:
+        full = FOLDERS[kind]
+        short = full.split("/", 1)[1]
+        places = [root / part for root in self.roots() for part in (full, short)]
+        return [place for place in places if place.is_dir()]
+
+    def names(self, kind: str) -> list[str]:
+        """Sorted names of a kind; ``kind`` may be singular or plural."""
+        return sorted({path.stem for place in self._places(kind_of(kind)) for path in place.glob("*.yaml")})
+
+    def find_file(self, kind: str, name: str) -> Path:
+        """Path of the YAML file of ``name``.
+
+        Raises
+        ------
+        InputError
+            If there is none; the message carries the nearest name.
+        """
+        kind = kind_of(kind)
+        if not isinstance(name, str):
+            raise InputError(kind, f"be the name of a {kind} or a path to its YAML file", repr(name))
+        if name.endswith((".yaml", ".yml")) or os.sep in name:
+            if not Path(name).is_file():
+                raise InputError(kind, "be an existing YAML file", repr(name))
+            return Path(name)
+        known = self._files.get((kind, name))
+        if known is not None and known.is_file():
+            return known
+        for place in self._places(kind):
+            path = place / f"{name}.yaml"
+            if path.is_file():
+                self._files[kind, name] = path
+                return path
+        close = nearest(name, self.names(kind))
+        hint = f"Try {close}." if close else f"See: clusterloom list {_plural(kind)}."
+        raise InputError(
+            kind, f"be the name of a known {kind} or a path to a YAML file", repr(name), hint=hint
+        )
+
+    def data_file(self, relative: str) -> Path:
+        """Path of a data file such as ``measurements/runs.csv``, in search order."""
+        for root in self.roots():
+            if (root / relative).is_file():
+                return root / relative
+        raise InputError("data file", "exist in the catalogue", repr(relative))
+
+    def _cached(self, kind: str, name: str, key: Any, build: Callable[[yamlio.Document], SpecT]) -> SpecT:
+        path = self.find_file(kind, name)
+        full_key = (kind, str(path), path.stat().st_mtime_ns, key)
+        if full_key in self._cache:
+            self._cache.move_to_end(full_key)
+        else:
+            self._cache[full_key] = build(yamlio.load(path))
+            if len(self._cache) > _CACHE_SIZE:
+                self._cache.popitem(last=False)
+        found: SpecT = self._cache[full_key]
+        return found
+
+    def _plain(self, kind: str, model: type[SpecT], name: str, overrides: Mapping[str, Any]) -> SpecT:
+        def build(document: yamlio.Document) -> SpecT:
+            return yamlio.validate(model, document, field_prefix=kind, overrides=overrides)
+
+        return self._cached(kind, name, repr(sorted(overrides.items())), build)
+
+    # -- specs ---------------------------------------------------------------------------------------
+
+    def get(self, kind: str, name: str) -> Spec:
+        """Spec of any kind by name."""
+        found: Spec = getattr(self, kind_of(kind))(name)
+        return found
+
+    def device(self, name: str, **overrides: Any) -> Device:
+        """Device by name; overrides are (dotted) fields."""
+        return self._plain("device", Device, name, overrides)
+
+    def host(self, name: str, **overrides: Any) -> Host:
+        """Host by name; overrides are (dotted) fields."""
+        return self._plain("host", Host, name, overrides)
+
+    def sweep(self, name: str, **overrides: Any) -> Sweep:
+        """Sweep by name; overrides are (dotted) fields."""
+        return self._plain("sweep", Sweep, name, overrides)
+
+    def cluster(self, name: str, num_hosts: int | None = None, **overrides: Any) -> Cluster:
+        """Cluster by name, resolved: its host and device types are filled in.
+
+        Parameters
+        ----------
+        name : str
+            Catalogue name or path.
+        num_hosts : int, optional
+            Number of machines instead of the file's.
+        **overrides
+            Other (dotted) fields, e.g. ``**{"fabric.oversubscription": 2}``.
+        """
+        if num_hosts is not None:
+            overrides = {**overrides, "num_hosts": num_hosts}
+        return self.resolve(self._plain("cluster", Cluster, name, overrides))
+
+    def resolve(self, cluster: Cluster) -> Cluster:
+        """Fill the host and device types of a cluster; a resolved one is returned as it is."""
+        if cluster.is_resolved:
+            return cluster
+        key = ("resolve", cluster)
+        if key not in self._cache:
+            self._cache[key] = self._resolve(cluster)
+        found: Cluster = self._cache[key]
+        return found
+
+    def _resolve(self, cluster: Cluster) -> Cluster:
+        def as_host(host: str | Host) -> Host:
+            return self.host(host) if isinstance(host, str) else host
+
+        if cluster.host is not None:
+            types = [as_host(cluster.host)]
+            type_of = (0,) * cluster.size
+        else:
+            groups = [as_host(group.host) for group in cluster.hosts]
+            types = list(dict.fromkeys(groups))
+            counts = zip(groups, (group.count for group in cluster.hosts), strict=True)
+            type_of = tuple(types.index(host) for host, count in counts for _ in range(count))
+        server = as_host(cluster.server_host) if cluster.server_host is not None else types[0].without_devices
+        names = [name for host in (*types, server) for name in _devices_of(host)]
+        return cluster.model_copy(
+            update={
+                "num_hosts": cluster.size,
+                "host_types": tuple(types),
+                "host_type_of": type_of,
+                "device_types": tuple(self.device(name) for name in dict.fromkeys(names)),
+                "server_host_type": server,
+            }
+        )
+
+    def workload(self, name: str, **overrides: Any) -> Workload:
+        """Workload by name; overrides are fields of the workload or of its generator.
+
+        Giving one of ``global_batch_size`` and ``batch_per_device`` takes the file's other one away.
+        """
+        return self._cached(
+            "workload",
+            name,
+            repr(sorted(overrides.items())),
+            lambda document: _build_workload(document, overrides),
+        )
+
+    def strategy(self, name: str, **overrides: Any) -> Strategy:
+        """Strategy preset by name; overrides are fields of the strategy."""
+
+        def build(document: yamlio.Document) -> Strategy:
+            # A preset file holds the catalogue header and the strategy's fields side by side.
+            body = document.without(*_HEADER)
+            yamlio.validate(CatalogSpec, document.without(*body.data), field_prefix="strategy")
+            return yamlio.validate(Strategy, body, field_prefix="strategy", overrides=overrides)
+
+        return self._cached("strategy", name, repr(sorted(overrides.items())), build)
+
+    def strategy_header(self, name: str) -> dict[str, str]:
+        """Name, description and source of a preset."""
+        data = yamlio.load(self.find_file("strategy", name)).data
+        return {key: str(data.get(key, "")) for key in _HEADER[1:]}
+
+    def calibration(self, names: str | Iterable[str] = ()) -> Calibration:
+        """The default calibration with others merged over it, in order."""
+        wanted = [names] if isinstance(names, str) else list(names)
+        result = self._plain("calibration", Calibration, "default", {})
+        for name in wanted:
+            if name != "default":
+                result = result.merge(self._plain("calibration", Calibration, name, {}))
+        return result
+
+    # -- scenarios -----------------------------------------------------------------------------------
+
+    def scenario(self, name: str, **overrides: Any) -> Scenario:
+        """Scenario file by name or path, resolved; overrides are dotted fields (``strategy.tp``)."""
+        path = self.find_file("scenario", name)
+        file = yamlio.validate(ScenarioFile, yamlio.load(path), field_prefix="scenario")
+        fields: dict[str, Any] = {"workload": file.workload, "cluster": file.cluster}
+        if isinstance(file.strategy, str):
+            fields["strategy"] = file.strategy
+        else:
+            fields |= {f"strategy.{key}": value for key, value in file.strategy.items()}
+        fields["calibration"] = file.calibration
+        for key in ("seed", "fidelity", "perturbation", "confidence", "fold"):
+            fields[key] = getattr(file, key)
+        return self.build_scenario({**fields, **file.overrides, **overrides})
+
+    def build_scenario(self, fields: Mapping[str, Any]) -> Scenario:
+        """Scenario from a flat mapping, such as one point of a sweep.
+
+        Parameters
+        ----------
+        fields : mapping
+            ``workload``, ``cluster`` (name, path or spec), ``strategy`` (preset name or spec),
+            ``calibration`` (names), ``seed``, ``fidelity``, ``perturbation``, ``confidence``, ``fold``,
+            and dotted fields below them, which win.
+        """
+        parts: dict[str, dict[str, Any]] = {}
+        whole: dict[str, Any] = {}
+        for name, value in fields.items():
+            root, _, rest = name.partition(".")
+            if rest:
+                parts.setdefault(root, {})[rest] = value
+            else:
+                whole[root] = value
+        unknown = [root for root in (*whole, *parts) if root not in Scenario.model_fields]
+        if unknown:
+            close = nearest(unknown[0], list(Scenario.model_fields))
+            raise InputError(unknown[0], "be a part of a scenario", hint=f"Try {close}." if close else "")
+        for root in ("workload", "cluster"):
+            if root not in whole:
+                raise InputError(root, "be given")
+        built: dict[str, Any] = {
+            "workload": self._part(self.workload, whole.pop("workload"), parts.pop("workload", {})),
+            "cluster": self._cluster_part(whole.pop("cluster"), parts.pop("cluster", {})),
+            "strategy": self._strategy_part(whole.pop("strategy", None), parts.pop("strategy", {})),
+        }
+        given = whole.pop("calibration", ())
+        built["calibration"] = given if isinstance(given, Calibration) else self.calibration(given)
+        other = {
+            f"{root}.{name}": value for root, changes in parts.items() for name, value in changes.items()
+        }
+        return yamlio.validate(Scenario, yamlio.Document({**built, **whole}), overrides=other)
+
+    def _part(self, lookup: Callable[..., SpecT], given: Any, changes: dict[str, Any]) -> SpecT:
+        if not isinstance(given, Spec):
+            return lookup(given, **changes)
+        return apply_overrides(given, changes)  # type: ignore[return-value]
+
+    def _cluster_part(self, given: Any, changes: dict[str, Any]) -> Cluster:
+        if isinstance(given, Cluster):
+            count = changes.pop("num_hosts", None)
+            if count is not None:
+                given = given.with_hosts(_whole(count, "cluster.num_hosts"))
+            return self.resolve(apply_overrides(given, changes))
+        return self.cluster(given, **changes)
+
+    def _strategy_part(self, given: Any, changes: dict[str, Any]) -> Strategy:
+        if given is None or isinstance(given, Mapping):
+            return yamlio.validate(
+                Strategy, yamlio.Document({}), field_prefix="strategy", overrides={**(given or {}), **changes}
+            )
+        return self._part(self.strategy, given, changes)
+
+
+def apply_overrides(spec: SpecT, changes: Mapping[str, Any]) -> SpecT:
+    """Validated copy of a spec with (dotted) fields changed; errors are one line."""
+    if not changes:
+        return spec
+    prefix = type(spec).__name__.lower()
+    top = {name.split(".")[0] for name in changes}
+    # Only what changes is taken apart; large parts (layers, host types) stay the objects they are.
+    data = {
+        name: getattr(spec, name).model_dump()
+        if name in top and isinstance(getattr(spec, name), Spec)
+        else getattr(spec, name)
+        for name in spec.model_fields_set
+    }
+    return yamlio.validate(type(spec), data, field_prefix=prefix, overrides=changes)
+
+
+def _whole(value: Any, field: str) -> int:
+    number = yamlio.read_value(value) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise InputError(field, "be a whole number of at least 1", value)
+    return number
+
+
+def _devices_of(host: Host) -> list[str]:
+    return [*(name for name, _ in host.devices), *([host.cpu_device] if host.cpu_device else [])]
+
+
+def _build_workload(document: yamlio.Document, overrides: Mapping[str, Any]) -> Workload:
+    """Read a workload file: explicit layers, or a generator and its parameters."""
+    from sim.architecture import generate
+
+    data = dict(document.data)
+    batch = {"global_batch_size", "batch_per_device"}
+    if batch & {name for name, value in overrides.items() if value is not None}:
+        data = {name: value for name, value in data.items() if name not in batch}
+    document = yamlio.Document(data, document.path, document.lines)
+    if "generator" not in data:
+        return yamlio.validate(Workload, document, field_prefix="workload", overrides=overrides)
+    _refuse_bare_numbers(document)
+    params = {name: value for name, value in data.items() if name != "generator"}
+    texts = {name: yamlio.read_value(value) for name, value in overrides.items() if isinstance(value, str)}
+    _refuse_bare_numbers(yamlio.Document(texts))
+    for name, value in {**overrides, **texts}.items():
+        yamlio.set_path(params, name, value)
+    try:
+        return generate(str(data["generator"]), params)
+    except InputError as error:
+        field = error.field.removeprefix("workload.")
+        if error.where or field in overrides:
+            raise
+        raise InputError(
+            error.field, error.must, error.got, hint=error.hint, where=document.where((field,))
+        ) from None
+
+
+def _refuse_bare_numbers(document: yamlio.Document) -> None:
+    for name, info in Workload.model_fields.items():
+        value = document.data.get(name)
+        dimension = quantity_dimension(info.annotation, info.metadata)
+        if dimension and isinstance(value, int | float) and value != 0:
+            try:
+                parse_quantity(repr(value), dimension)
+            except InputError as error:
+                where = document.where((name,))
+                raise InputError(
+                    f"workload.{name}", error.must, value, hint=error.hint, where=where
+                ) from None
+
+
+def _plural(kind: str) -> str:
+    return "strategies" if kind == "strategy" else f"{kind}s"
+
+
+@lru_cache(maxsize=1)
+def _plugin_roots() -> tuple[Path, ...]:
+    """Folders that installed packages offer under the entry point group ``clusterloom.catalog``.
+
+    The entry point names a module whose folder is used, or a function that returns a folder.
+    """
+    roots = []
+    for entry in sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
+        found = entry.load()
+        if callable(found):
+            found = found()
+        roots.append(Path(found) if isinstance(found, str | Path) else Path(str(found.__file__)).parent)
+    return tuple(roots)
+
+
+@lru_cache(maxsize=1)
+def _builtin_roots() -> tuple[Path, ...]:
+    package = Path(__file__).resolve().parent
+    return tuple(root for root in (package / "_catalog", package.parent) if (root / "topologies").is_dir())
+
+
+@lru_cache(maxsize=1)
+def default_catalog() -> Catalog:
+    """The catalogue without user folders."""
+    return Catalog()
