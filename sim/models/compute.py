@@ -1,0 +1,256 @@
+"""Compute time of layers on one device, forward and backward, under tensor and expert parallelism.
+
+time(kernel) = max(FLOPs / (peak * e(shape)), bytes / (bandwidth * e_mem)) + latency, see
+:mod:`sim.models.roofline`; a layer's time is the larger of the sum over its kernels and the time the host needs
+to launch them, which is what bounds models of many small kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.errors import InputError
+from sim.models.kernels import (
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    Kernels,
+    compile_chain,
+    operation_flops,
+)
+from sim.models.roofline import kernel_times, roof
+from sim.spec.calibration import Calibration
+from sim.spec.device import Device
+from sim.spec.layer import Layer
+from sim.spec.workload import DTYPE_BYTES, Workload
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """Cost of one layer for one micro-batch on one device, in seconds.
+
+    ``backward_input_s`` holds everything the backward pass needs before the previous layer can go on:
+    input gradients of products, attention and memory-bound operations. ``backward_weight_s`` holds the
+    weight gradients, which a schedule may defer. ``recompute_selective_s`` runs the attention core again.
+    ``forward_flops`` are those of this device, two per multiply-add.
+    """
+
+    forward_s: float
+    backward_input_s: float
+    backward_weight_s: float
+    recompute_selective_s: float
+    forward_flops: float
+    num_kernels: int
+
+    @property
+    def backward_s(self) -> float:
+        """Whole backward pass."""
+        return self.backward_input_s + self.backward_weight_s
+
+
+@dataclass(frozen=True)
+class LayerCosts:
+    """Costs of a chain, one array entry per layer; see :class:`LayerCost`. The arrays are read-only."""
+
+    forward_s: FloatArray
+    backward_input_s: FloatArray
+    backward_weight_s: FloatArray
+    recompute_selective_s: FloatArray
+    forward_flops: FloatArray
+    num_kernels: npt.NDArray[np.int64]
+
+    @property
+    def backward_s(self) -> FloatArray:
+        """Whole backward pass of every layer."""
+        return np.asarray(self.backward_input_s + self.backward_weight_s)
+
+    def __len__(self) -> int:
+        return len(self.forward_s)
+
+    def __getitem__(self, index: int) -> LayerCost:
+        return LayerCost(
+            float(self.forward_s[index]),
+            float(self.backward_input_s[index]),
+            float(self.backward_weight_s[index]),
+            float(self.recompute_selective_s[index]),
+            float(self.forward_flops[index]),
+            int(self.num_kernels[index]),
+        )
+
+    def __iter__(self) -> Iterator[LayerCost]:
+        return (self[index] for index in range(len(self)))
+
+
+def chain_cost(
+    layers: Sequence[Layer],
+    *,
+    device: Device,
+    dtype: str,
+    micro_batch: float,
+    calibration: Calibration,
+    tp: int = 1,
+    sequence_parallel: bool = False,
+    ep: int = 1,
+    first: bool = True,
+) -> LayerCosts:
+    """Cost of every layer of a chain for one micro-batch on one device.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        The chain, in forward order. Pass a workload's own tuple whole and slice the result: it is cached.
+    device, dtype, calibration
+        Where and in which precision; efficiencies come from the calibration.
+    micro_batch : float
+        Samples per micro-batch (divide by the context-parallel degree before).
+    tp : int
+        Tensor-parallel degree: columns, rows, heads and vocabulary are divided by it.
+    sequence_parallel : bool
+        Norms, dropout and residual additions are divided by ``tp`` too.
+    ep : int
+        Expert-parallel degree.
+    first : bool
+        Whether the chain's first layer is the model's first, which needs no input gradient.
+
+    Returns
+    -------
+    LayerCosts
+        Arrays in the order of ``layers``.
+    """
+    if micro_batch <= 0:
+        raise InputError("strategy.micro_batch_size", "be greater than 0", got=micro_batch)
+    return _chain_cost(
+        tuple(layers), device, dtype, float(micro_batch), tp, sequence_parallel, ep, first, calibration
+    )
+
+
+def layer_cost(
+    layer: Layer,
+    *,
+    device: Device,
+    dtype: str,
+    micro_batch: float,
+    calibration: Calibration,
+    tp: int = 1,
+    sequence_parallel: bool = False,
+    ep: int = 1,
+    first: bool = False,
+) -> LayerCost:
+    """Cost of one layer; see :func:`chain_cost`."""
+    return chain_cost(
+        (layer,),
+        device=device,
+        dtype=dtype,
+        micro_batch=micro_batch,
+        calibration=calibration,
+        tp=tp,
+        sequence_parallel=sequence_parallel,
+        ep=ep,
+        first=first,
+    )[0]
+
+
+@lru_cache(maxsize=1024)
+def _chain_cost(
+    layers: tuple[Layer, ...],
+    device: Device,
+    dtype: str,
+    micro_batch: float,
+    tp: int,
+    sequence_parallel: bool,
+    ep: int,
+    first: bool,
+    calibration: Calibration,
+) -> LayerCosts:
+    kernels = compile_chain(layers, first)
+    rates = roof(device, dtype, calibration)
+    dims = kernels.scaled((micro_batch, float(tp), float(tp) if sequence_parallel else 1.0, float(ep)))
+    times = kernel_times(kernels, dims, rates)
+    seconds, counts = zip(*(_sum_phase(kernels, times, phase) for phase in range(3)), strict=True)
+    # The host launches kernels one by one: a layer cannot be faster than its launches.
+    forward, backward_input, backward_weight = (
+        np.maximum(time, count * rates.issue_time) for time, count in zip(seconds, counts, strict=True)
+    )
+    selective = _to_layers(kernels, kernels.selective * _to_operations(kernels, times, FORWARD))
+    flops = _to_layers(kernels, kernels.flops * micro_batch / _flop_division(kernels, dims, micro_batch))
+    costs = LayerCosts(forward, backward_input, backward_weight, selective, flops, sum(counts).astype(np.int64))
+    for array in vars(costs).values():
+        array.flags.writeable = False
+    return costs
+
+
+def _to_operations(kernels: Kernels, values: FloatArray, phase: int) -> FloatArray:
+    mine = kernels.phase == phase
+    return np.bincount(kernels.owner[mine], weights=values[mine], minlength=kernels.num_operations)
+
+
+def _to_layers(kernels: Kernels, values: FloatArray) -> FloatArray:
+    if not len(values):
+        return np.zeros(kernels.num_layers)
+    return np.bincount(kernels.entry_layer, weights=values[kernels.entry_op], minlength=kernels.num_layers)
+
+
+def _sum_phase(kernels: Kernels, times: FloatArray, phase: int) -> tuple[FloatArray, FloatArray]:
+    """Seconds and kernels of every layer in one phase."""
+    seconds = _to_layers(kernels, _to_operations(kernels, times, phase))
+    counts = _to_layers(kernels, _to_operations(kernels, np.ones(len(times)), phase))
+    return seconds, counts
+
+
+def _flop_division(kernels: Kernels, dims: FloatArray, micro_batch: float) -> FloatArray:
+    """By what each operation's FLOPs are divided on one device: its kernels' volume against the unsharded."""
+    mine = kernels.phase == FORWARD
+    whole = kernels.dims[mine].prod(axis=1) * micro_batch
+    ratio = np.ones(kernels.num_operations)
+    ratio[kernels.owner[mine]] = whole / dims[mine].prod(axis=1)
+    return ratio
+
+
+@lru_cache(maxsize=256)
+def model_flops(workload: Workload) -> float:
+    """Forward FLOPs of one sample: two per multiply-add, causal attention counted full, no recomputation."""
+    return float(sum(operation_flops(op) for layer in workload.layers for op in layer.ops))
+
+
+OPTIMIZER_TRAFFIC: dict[str, float] = {
+    "sgd": 8,
+    "momentum": 16,
+    "adagrad": 16,
+    "adam": 24,
+    "adamw": 24,
+    "lamb": 36,
+}
+"""Bytes per parameter of fp32 weights and states read and written by a step: the weight (4 + 4) and each
+state (4 + 4); LAMB also writes its update, reads it twice for the norms and reads the weight once more."""
+
+
+def optimizer_time(
+    num_parameters: float, *, optimizer: str, device: Device, dtype: str, calibration: Calibration
+) -> float:
+    """Time of one optimiser step over ``num_parameters`` local parameters, in seconds.
+
+    Memory-bound: fp32 weights and states, the gradient (read, then zeroed) and, in mixed precision, the
+    compute copy of the weight, over the attainable bandwidth. The framework's fixed ``step_overhead`` is
+    not included; see :func:`step_overhead`.
+    """
+    if optimizer not in OPTIMIZER_TRAFFIC:
+        known = ", ".join(OPTIMIZER_TRAFFIC)
+        raise InputError("workload.optimizer", f"be one of {known}", got=optimizer)
+    element = max(2.0, DTYPE_BYTES[dtype])
+    copy = element if element < 4 else 0.0
+    traffic = OPTIMIZER_TRAFFIC[optimizer] + 2 * element + copy
+    efficiency = calibration.value("framework", "default", "optimizer_bandwidth_efficiency")
+    latency = calibration.value("device", device.name, "kernel_latency")
+    return num_parameters * traffic / (device.memory_bandwidth * efficiency) + latency
+
+
+def step_overhead(calibration: Calibration) -> float:
+    """Fixed time per step outside kernels: loss scaling, gradient norm, data hand-over, Python (seconds)."""
+    return calibration.value("framework", "default", "step_overhead")

@@ -1,0 +1,272 @@
+"""Operations to kernels: which matrix products and memory passes a layer chain runs, forward and backward.
+
+A chain is compiled once into columns (:class:`Kernels`). Every dimension of every kernel is a base value
+times powers of the micro-batch, the tensor-parallel degree and the expert-parallel degree, so one compiled
+chain serves every strategy. Operations that occur several times (transformer blocks) are compiled once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.spec.layer import Attention, Convolution, Embedding, Gemm, Layer, MemoryBound, Op
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.intp]
+
+FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = 0, 1, 2
+MATRIX, CONVOLUTION, FLASH, MEMORY = 0, 1, 2, 3
+
+MICRO_BATCH, TENSOR, SEQUENCE, EXPERT = 0, 1, 2, 3
+NO_POWER = (0, 0, 0, 0)
+
+CHANNEL_ALIGNMENT = 8
+"""Tensor-core convolutions pad the input channels to 16 bytes (cuDNN developer guide, "Tensor Core operations")."""
+
+FLASH_BACKWARD = 2.5
+"""Backward of fused attention has five products against two forward (Dao 2023, arXiv:2307.08691, section 3.1)."""
+
+
+class Kernel(NamedTuple):
+    """One kernel: a batched product (m x k) by (k x n), or a memory pass over m elements.
+
+    ``powers[d]`` are the exponents of (micro-batch, tp, tp under sequence parallelism, ep) of dimension d in
+    (m, n, k, batch). ``reuse`` scales the traffic of the two inputs and the output, in elements.
+    """
+
+    phase: int
+    kind: int
+    dims: tuple[float, float, float, float]
+    powers: tuple[tuple[int, int, int, int], ...]
+    reuse: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    align: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    winograd: bool = False
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """A compiled chain.
+
+    Attributes
+    ----------
+    owner, phase, kind : int[K]
+        Unique operation, phase and kind of every kernel.
+    dims, powers, reuse, align : float[K, 4], int[K, 4, 4], float[K, 3], float[K, 3]
+        See :class:`Kernel`.
+    winograd : bool[K]
+        3x3 stride-1 convolutions.
+    entry_layer, entry_op : int[E]
+        Which unique operation each layer runs.
+    selective : bool[U]
+        Unique operations that selective recomputation runs again (unfused attention cores).
+    flops : float[U]
+        Forward floating-point operations per sample, two per multiply-add, unsharded.
+    num_layers : int
+    """
+
+    owner: IntArray
+    phase: IntArray
+    kind: IntArray
+    dims: FloatArray
+    powers: npt.NDArray[np.int64]
+    reuse: FloatArray
+    align: FloatArray
+    winograd: npt.NDArray[np.bool_]
+    entry_layer: IntArray
+    entry_op: IntArray
+    selective: npt.NDArray[np.bool_]
+    flops: FloatArray
+    num_layers: int
+
+    @property
+    def num_operations(self) -> int:
+        """Unique operations."""
+        return len(self.flops)
+
+    def scaled(self, factors: tuple[float, float, float, float]) -> FloatArray:
+        """Return dimensions for the given micro-batch, tp, tp under sequence parallelism and ep."""
+        result = self.dims.copy()
+        for axis, factor in enumerate(factors):
+            if factor != 1.0:
+                result *= float(factor) ** self.powers[:, :, axis]
+        return result
+
+
+@lru_cache(maxsize=256)
+def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
+    """Compile a chain; with ``first`` its first layer needs no gradient of its input."""
+    index: dict[tuple[Op, int, bool], int] = {}
+    kernels: list[Kernel] = []
+    owner: list[int] = []
+    entries: list[tuple[int, int]] = []
+    for position, layer in enumerate(layers):
+        for op in layer.ops:
+            key = (op, layer.num_experts, first and position == 0)
+            if key not in index:
+                index[key] = len(index)
+                found = list(operation_kernels(*key))
+                kernels += found
+                owner += [index[key]] * len(found)
+            entries.append((position, index[key]))
+    operations = [key[0] for key in index]
+    columns = list(zip(*kernels, strict=True)) if kernels else [()] * 7
+    table = np.array(entries, dtype=np.intp).reshape(-1, 2)
+    return Kernels(
+        owner=np.array(owner, dtype=np.intp),
+        phase=np.array(columns[0], dtype=np.intp),
+        kind=np.array(columns[1], dtype=np.intp),
+        dims=np.array(columns[2], dtype=float).reshape(-1, 4),
+        powers=np.array(columns[3], dtype=np.int64).reshape(-1, 4, 4),
+        reuse=np.array(columns[4], dtype=float).reshape(-1, 3),
+        align=np.array(columns[5], dtype=float).reshape(-1, 3),
+        winograd=np.array(columns[6], dtype=bool),
+        entry_layer=table[:, 0],
+        entry_op=table[:, 1],
+        selective=np.array([isinstance(op, Attention) and not op.flash for op in operations], dtype=bool),
+        flops=np.array([operation_flops(op) for op in operations], dtype=float),
+        num_layers=len(layers),
+    )
+
+
+def operation_flops(op: Op) -> float:
+    """Forward FLOPs of one sample, two per multiply-add; causal attention counted full."""
+    if isinstance(op, Gemm):
+        return 2.0 * op.rows * op.n * op.k * op.batch
+    if isinstance(op, Convolution):
+        taps = op.kernel[0] * op.kernel[1] * op.in_channels / op.groups
+        return 2.0 * op.out_height * op.out_width * op.out_channels * taps
+    if isinstance(op, Attention):
+        return 4.0 * op.query_length * op.key_length * op.head_dim * op.heads
+    return 0.0
+
+
+def operation_kernels(op: Op, num_experts: int, first: bool) -> Iterator[Kernel]:
+    """Yield the kernels of one operation."""
+    if isinstance(op, Gemm):
+        yield from _gemm(op, num_experts, first)
+    elif isinstance(op, Convolution):
+        yield from _convolution(op, first)
+    elif isinstance(op, Attention):
+        yield from _flash(op) if op.flash else _attention(op)
+    elif isinstance(op, MemoryBound):
+        yield from _memory_bound(op)
+    else:
+        yield from _embedding(op)
+
+
+def _power(micro_batch: int = 0, tensor: int = 0, sequence: int = 0, expert: int = 0) -> tuple[int, int, int, int]:
+    return (micro_batch, tensor, sequence, expert)
+
+
+def _gemm(op: Gemm, num_experts: int, first: bool) -> Iterator[Kernel]:
+    rows, batch = op.rows, op.batch
+    row_power, batch_power = _power(micro_batch=1), NO_POWER
+    if op.expert:
+        # Balanced routing: each of the E / ep local experts gets its share of the rows of all ep ranks.
+        experts = max(num_experts, 1)
+        rows, batch = rows / experts, batch * experts
+        row_power, batch_power = _power(micro_batch=1, expert=1), _power(expert=-1)
+    n_power = _power(tensor=-1) if op.split in ("column", "heads", "vocabulary") else NO_POWER
+    k_power = _power(tensor=-1) if op.split == "row" else NO_POWER
+    yield Kernel(FORWARD, MATRIX, (rows, op.n, op.k, batch), (row_power, n_power, k_power, batch_power))
+    if not first:
+        yield Kernel(BACKWARD_INPUT, MATRIX, (rows, op.k, op.n, batch), (row_power, k_power, n_power, batch_power))
+    yield Kernel(BACKWARD_WEIGHT, MATRIX, (op.k, op.n, rows, batch), (k_power, n_power, row_power, batch_power))
+
+
+def _convolution(op: Convolution, first: bool) -> Iterator[Kernel]:
+    """Implicit matrix product: pixels x taps by taps x channels (Chetlur et al. 2014, arXiv:1410.0759)."""
+    area = op.kernel[0] * op.kernel[1]
+    pixels, taps = float(op.out_height * op.out_width), float(area * op.in_channels // op.groups)
+    inputs, outputs = float(op.in_channels // op.groups), float(op.out_channels // op.groups)
+    winograd = op.kernel == (3, 3) and op.stride == 1 and op.groups == 1 and inputs >= CHANNEL_ALIGNMENT
+    # Elements of the input that are really read, against the pixels x taps of the virtual matrix.
+    read = inputs * pixels * min(op.stride**2, area) / (pixels * taps)
+    padded = -(-inputs // CHANNEL_ALIGNMENT) * CHANNEL_ALIGNMENT / inputs if op.groups == 1 else 1.0
+    per_sample = (_power(micro_batch=1), NO_POWER, NO_POWER, NO_POWER)
+    yield Kernel(
+        FORWARD, CONVOLUTION, (pixels, outputs, taps, op.groups), per_sample, (read, 1, 1), (1, 1, padded), winograd
+    )
+    if not first:
+        # Every input pixel receives area / stride^2 taps of every output channel.
+        spread = outputs * area / op.stride**2
+        yield Kernel(
+            BACKWARD_INPUT,
+            CONVOLUTION,
+            (pixels * op.stride**2, inputs, spread, op.groups),
+            per_sample,
+            (1 / area, 1, 1),
+            (1, 1, 1),
+            winograd,
+        )
+    yield Kernel(
+        BACKWARD_WEIGHT,
+        CONVOLUTION,
+        (taps, outputs, pixels, op.groups),
+        (NO_POWER, NO_POWER, _power(micro_batch=1), NO_POWER),
+        (read, 1, 1),
+        (padded, 1, 1),
+        winograd,
+    )
+
+
+def _attention(op: Attention) -> Iterator[Kernel]:
+    """Separate kernels: scores, softmax, dropout, weighted values; and their gradients."""
+    query, key, depth = float(op.query_length), float(op.key_length), float(op.head_dim)
+    shared = op.kv_heads / op.heads
+    heads = (NO_POWER, NO_POWER, NO_POWER, _power(micro_batch=1, tensor=-1))
+    scores = op.heads * query * key
+
+    def product(phase: int, m: float, n: float, k: float, reuse: tuple[float, float, float]) -> Kernel:
+        return Kernel(phase, MATRIX, (m, n, k, op.heads), heads, reuse)
+
+    def passes(phase: int, count: float) -> Kernel:
+        return _pass(phase, count * scores, _power(micro_batch=1, tensor=-1))
+
+    yield product(FORWARD, query, key, depth, (1, shared, 1))
+    yield passes(FORWARD, 2)
+    if op.dropout:
+        yield passes(FORWARD, 2.5)
+    yield product(FORWARD, query, depth, key, (1, shared, 1))
+    yield product(BACKWARD_INPUT, query, key, depth, (1, shared, 1))
+    yield product(BACKWARD_INPUT, key, depth, query, (1, 1, shared))
+    if op.dropout:
+        yield passes(BACKWARD_INPUT, 2.5)
+    yield passes(BACKWARD_INPUT, 3)
+    yield product(BACKWARD_INPUT, query, depth, key, (1, shared, 1))
+    yield product(BACKWARD_INPUT, key, depth, query, (1, 1, shared))
+
+
+def _flash(op: Attention) -> Iterator[Kernel]:
+    """One fused kernel each way; a causal one skips the masked half. n is the FLOPs of one query row / 2."""
+    query, key = float(op.query_length), float(op.key_length)
+    work = 2.0 * key * op.head_dim * (0.5 if op.causal else 1.0)
+    heads = (NO_POWER, NO_POWER, NO_POWER, _power(micro_batch=1, tensor=-1))
+    elements = op.head_dim * (2 + 2 * op.kv_heads / op.heads * key / query)
+    yield Kernel(FORWARD, FLASH, (query, work, 1, op.heads), heads, (elements, 0, 0))
+    yield Kernel(BACKWARD_INPUT, FLASH, (query, FLASH_BACKWARD * work, 1, op.heads), heads, (2 * elements, 0, 0))
+
+
+def _memory_bound(op: MemoryBound) -> Iterator[Kernel]:
+    power = _power(1, -1 if op.split == "tensor" else 0, -1 if op.split == "sequence" else 0)
+    backward = 1.5 * op.elements if op.backward_elements is None else op.backward_elements
+    if op.elements:
+        yield _pass(FORWARD, op.elements, power)
+    if backward:
+        yield _pass(BACKWARD_INPUT, backward, power)
+
+
+def _embedding(op: Embedding) -> Iterator[Kernel]:
+    """Rows are read and written; backward adds gradients into rows: read, read, write."""
+    yield _pass(FORWARD, 2 * op.rows * op.width, _power(micro_batch=1))
+    yield _pass(BACKWARD_WEIGHT, 3 * op.rows * op.width, _power(micro_batch=1))
+
+
+def _pass(phase: int, elements: float, power: tuple[int, int, int, int]) -> Kernel:
+    return Kernel(phase, MEMORY, (elements, 1, 1, 1), (power, NO_POWER, NO_POWER, NO_POWER), (1, 0, 0))

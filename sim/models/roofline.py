@@ -1,0 +1,168 @@
+"""Time of a kernel on a device: a roofline whose compute roof knows about tiles, waves and short k.
+
+A matrix product is cut into tiles of ``tile_m x tile_n`` outputs, one per multiprocessor at a time. A wave of
+tiles costs ``2 * tile_m * tile_n * (k + k0)`` FLOPs at the multiprocessor's share of the attainable peak; k0
+is the filling and draining of the pipeline (NVIDIA, "Matrix multiplication background user's guide":
+tile quantisation, wave quantisation). The library is assumed to choose the fastest of a few tile shapes and of
+splits of k, which cost traffic for partial sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.models.kernels import CONVOLUTION, FLASH, MATRIX, MEMORY, Kernels
+from sim.spec.calibration import Calibration
+from sim.spec.device import Device
+from sim.spec.workload import DTYPE_BYTES
+
+FloatArray = npt.NDArray[np.float64]
+
+TILES = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32))
+SPLITS = (1, 2, 4, 8, 16, 32, 64)
+TILE_INTENSITY = 16.0
+"""A tile spends tile_m * tile_n on products and (tile_m + tile_n) * this on loading its operands."""
+PARTIAL_SUM_BYTES = 8.0
+"""A partial sum of a split k is written and read back in fp32."""
+FLASH_ROWS = 128
+"""Query rows per thread block of fused attention."""
+VECTOR_UNIT_RATIO = 2.5
+"""A type whose peak exceeds fp32's by less than this runs on the vector units."""
+
+_REFERENCE_TILE = 1 + TILE_INTENSITY * (1 / TILES[0][0] + 1 / TILES[0][1])
+
+
+@dataclass(frozen=True)
+class Roof:
+    """What a device attains for one compute dtype.
+
+    Attributes
+    ----------
+    matrix_flops, convolution_flops, attention_flops : float
+        Attainable FLOP/s of matrix products, convolutions and fused attention.
+    bandwidth : float
+        Attainable bytes/s of device memory.
+    winograd_gain : float
+        Direct FLOPs per FLOP really done in 3x3 stride-1 convolutions.
+    saturation_k : float
+        Pipeline filling and draining, in units of k.
+    latency, issue_time : float
+        Seconds a kernel adds on the device, and seconds the host needs to launch it.
+    input_bytes, element_bytes : float
+        Bytes of an operand of a product, and of every other activation element.
+    multiprocessors : int
+    matrix_unit : bool
+        Whether products run on tensor cores (or a systolic array).
+    """
+
+    matrix_flops: float
+    convolution_flops: float
+    attention_flops: float
+    bandwidth: float
+    winograd_gain: float
+    saturation_k: float
+    latency: float
+    issue_time: float
+    input_bytes: float
+    element_bytes: float
+    multiprocessors: int
+    matrix_unit: bool
+
+
+@lru_cache(maxsize=512)
+def roof(device: Device, dtype: str, calibration: Calibration) -> Roof:
+    """Collect the attainable rates of ``device`` for ``dtype`` from the calibration."""
+
+    def value(name: str) -> float:
+        return calibration.value("device", device.name, name)
+
+    peak = device.peak(dtype)
+    fp32 = device.peak_flops.get("fp32")
+    matrix_unit = fp32 is None or peak > VECTOR_UNIT_RATIO * fp32
+    eight_bit = DTYPE_BYTES[dtype] == 1
+    unit = "eight_bit" if eight_bit else "matrix" if matrix_unit else "vector"
+    wide_peak = device.peak("bf16") if eight_bit and "bf16" in device.peak_flops else peak
+    return Roof(
+        matrix_flops=peak * value(f"gemm_efficiency_{unit}"),
+        convolution_flops=peak * value("conv_efficiency_matrix" if matrix_unit else "conv_efficiency_vector"),
+        attention_flops=wide_peak * value("attention_efficiency"),
+        bandwidth=device.memory_bandwidth * value("memory_efficiency"),
+        winograd_gain=1.0 if matrix_unit else value("winograd_gain"),
+        saturation_k=value("gemm_saturation_k"),
+        latency=value("kernel_latency"),
+        issue_time=calibration.value("framework", "default", "kernel_issue_time"),
+        input_bytes=DTYPE_BYTES[dtype],
+        element_bytes=max(2.0, DTYPE_BYTES[dtype]),
+        multiprocessors=device.num_multiprocessors,
+        matrix_unit=matrix_unit,
+    )
+
+
+def kernel_times(kernels: Kernels, dims: FloatArray, roof: Roof) -> FloatArray:
+    """Return the device time of every kernel, in seconds, launch latency included.
+
+    Parameters
+    ----------
+    kernels : Kernels
+        Compiled chain.
+    dims : float[K, 4]
+        (m, n, k, batch) of every kernel on one device, from ``kernels.scaled``.
+    roof : Roof
+        Attainable rates.
+    """
+    times = np.empty(len(dims))
+    kind = kernels.kind
+    memory, flash = kind == MEMORY, kind == FLASH
+    product = (kind == MATRIX) | (kind == CONVOLUTION)
+    times[memory] = dims[memory, 0] * roof.element_bytes / roof.bandwidth
+    if flash.any():
+        times[flash] = _flash_times(dims[flash], kernels.reuse[flash, 0], roof)
+    if product.any():
+        times[product] = _product_times(kernels, product, dims[product], roof)
+    return times + roof.latency
+
+
+def _flash_times(dims: FloatArray, elements: FloatArray, roof: Roof) -> FloatArray:
+    m, work, _, batch = dims.T
+    blocks = np.ceil(m / FLASH_ROWS) * batch
+    waves = np.ceil(blocks / roof.multiprocessors - 1e-9)
+    # FLOPs per query row are 2 * work; a short sequence does not fill the block.
+    compute = waves * roof.multiprocessors * np.minimum(m, FLASH_ROWS) * 2 * work / roof.attention_flops
+    traffic = m * batch * elements * roof.element_bytes / roof.bandwidth
+    return np.asarray(np.maximum(compute, traffic))
+
+
+def _product_times(kernels: Kernels, product: npt.NDArray[np.bool_], dims: FloatArray, roof: Roof) -> FloatArray:
+    reuse = kernels.reuse[product]
+    m, n, k, batch = (column[:, None] for column in dims.T)
+    traffic = batch[:, 0] * (
+        (m * k)[:, 0] * reuse[:, 0] * roof.input_bytes
+        + (k * n)[:, 0] * reuse[:, 1] * roof.input_bytes
+        + (m * n)[:, 0] * reuse[:, 2] * roof.element_bytes
+    )
+    if roof.matrix_unit:
+        align = kernels.align[product]
+        m, n, k = m * align[:, :1], n * align[:, 1:2], k * align[:, 2:3]
+    peak = np.where(kernels.kind[product] == CONVOLUTION, roof.convolution_flops, roof.matrix_flops)
+    peak = peak * np.where(kernels.winograd[product], roof.winograd_gain, 1.0)
+    tile_m, tile_n, split, load = _configurations()
+    tiles = np.ceil(m / tile_m - 1e-9) * np.ceil(n / tile_n - 1e-9) * np.maximum(batch, 1.0) * split
+    waves = np.ceil(tiles / roof.multiprocessors - 1e-9)
+    depth = np.ceil(k / split - 1e-9) + roof.saturation_k
+    compute = waves * roof.multiprocessors * 2 * tile_m * tile_n * load * depth / peak[:, None]
+    partial = np.where(split > 1, split, 0.0) * m * n * batch * PARTIAL_SUM_BYTES
+    times = np.maximum(compute, (traffic[:, None] + partial) / roof.bandwidth)
+    return np.asarray(times.min(axis=1))
+
+
+@lru_cache(maxsize=1)
+def _configurations() -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Tile height and width, split of k and relative cost per FLOP of every candidate, each float[C]."""
+    grid = [(*tile, split) for tile in TILES for split in SPLITS]
+    tile_m, tile_n, split = np.array(grid, dtype=float).T
+    load = (1 + TILE_INTENSITY * (1 / tile_m + 1 / tile_n)) / _REFERENCE_TILE
+    return tile_m, tile_n, split, load
