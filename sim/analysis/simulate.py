@@ -1,0 +1,164 @@
+"""One scenario to one result: check, lower, fit into memory, play, analyse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sim.analysis.breakdown import Breakdown, breakdown, busy_fractions, task_seconds_by_cause, window_steps
+from sim.analysis.energy import cost
+from sim.analysis.links import bottlenecks, link_table
+from sim.analysis.result import Result
+from sim.analysis.staleness import staleness
+from sim.analysis.timeline_from_run import timeline_from_run
+from sim.engine.record import RunRecord
+from sim.errors import InfeasibleError, InvalidStrategyError
+from sim.graph.execution import ExecutionGraph
+from sim.spec import Scenario
+
+
+def simulate(scenario: Scenario) -> Result:
+    """Simulate one training step of a scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Workload, cluster, strategy, calibration, seed; all resolved.
+
+    Returns
+    -------
+    Result
+        With status ``invalid`` (a taxonomy rule refuses the strategy), ``infeasible`` (it does not fit the
+        memory) or ``ok``. Other input that cannot be used raises InputError.
+    """
+    from sim.lowering import lower
+    from sim.taxonomy import require_valid, warnings
+
+    try:
+        require_valid(scenario.strategy, scenario.workload, scenario.cluster)
+        notes = [str(note) for note in warnings(scenario.strategy, scenario.workload, scenario.cluster)]
+        graph = lower(scenario)
+    except InvalidStrategyError as error:
+        return Result("invalid", str(error), rule=error.rule, **_identity(scenario))
+    except InfeasibleError as error:
+        return Result("infeasible", str(error), missing_bytes=error.missing_bytes, **_identity(scenario))
+    result = Result("ok", warnings=notes, scenario=scenario, **_identity(scenario))
+    result.num_devices = _integer(graph.metadata.get("num_devices"))
+    fill_memory(result, graph.metadata)
+    if result.status == "ok":
+        play_and_fill(result, graph, scenario)
+    return result
+
+
+def play_and_fill(result: Result, graph: ExecutionGraph, scenario: Scenario) -> None:
+    """Play the graph and put everything that follows into the result."""
+    from sim.engine import bound, play
+
+    run = play(graph, fidelity=scenario.fidelity, confidence=scenario.confidence)
+    fill_run(result, graph, run)
+    result.bound_s = float(bound(graph)) / graph.steps_per_iteration
+
+
+def _identity(scenario: Scenario) -> dict[str, Any]:
+    from sim import __version__
+
+    return {
+        "workload": scenario.workload.name,
+        "cluster": scenario.cluster.name,
+        "strategy": scenario.strategy.model_dump(mode="json"),
+        "scenario_key": scenario.key(),
+        "version": __version__,
+        "fidelity": scenario.fidelity,
+    }
+
+
+def fill_memory(result: Result, metadata: dict[str, Any]) -> None:
+    """Memory by stage from the graph's metadata; too much makes the result infeasible."""
+    stages = [{str(k): float(v) for k, v in stage.items()} for stage in metadata.get("memory") or []]
+    capacity = metadata.get("memory_capacity")
+    result.memory_capacity_bytes = None if capacity is None else float(capacity)
+    if not stages:
+        return
+    totals = [sum(stage.values()) for stage in stages]
+    worst = int(np.argmax(totals))
+    result.memory_by_stage, result.memory_bytes, result.peak_memory_bytes = (
+        stages,
+        stages[worst],
+        totals[worst],
+    )
+    if capacity is not None and totals[worst] > float(capacity):
+        missing = totals[worst] - float(capacity)
+        where = f" on stage {worst}" if len(stages) > 1 else ""
+        result.status, result.missing_bytes = "infeasible", missing
+        result.message = (
+            f"needs {totals[worst] / 1e9:.2f} GB per device{where}; it has {float(capacity) / 1e9:.2f} GB: "
+            f"{missing / 1e9:.2f} GB missing"
+        )
+
+
+def fill_run(result: Result, graph: ExecutionGraph, run: RunRecord) -> None:
+    """Everything that follows from a played graph."""
+    timeline = timeline_from_run(graph, run, window=run.window)
+    parts = breakdown(graph, run, timeline)
+    steps = window_steps(graph, run)
+    result.graph, result.run = graph, run
+    result.step_time_s = parts.step_time_s
+    result.parts, result.critical_device = parts.parts, parts.critical_device
+    result.overlap_fraction, result.communication_s = parts.overlap_fraction, parts.communication_s
+    result.converged, result.iterations = run.converged, len(run.boundary_times)
+    low, high = run.step_time_interval
+    if high > low and run.step_time > 0:
+        scale = parts.step_time_s / run.step_time
+        result.step_time_interval_s = (float(low) * scale, float(high) * scale)
+    busy = busy_fractions(graph, run, timeline)
+    result.busy_fraction = _mean_over_workers(graph, busy)
+    result.bottlenecks = bottlenecks(link_table(graph, run, steps))
+    result.task_seconds = task_seconds_by_cause(timeline, steps)
+    found = staleness(graph, run) if graph.metadata.get("synchronization") in ("asp", "ssp") else None
+    result.staleness = found.to_dict() if found is not None else None
+    fill_rates(result, graph, parts)
+
+
+def fill_rates(result: Result, graph: ExecutionGraph, parts: Breakdown) -> None:
+    """Throughput, utilisation, energy and price from the step time."""
+    data = graph.metadata
+    step = parts.step_time_s
+    iteration = step * graph.steps_per_iteration
+    samples = _number(data.get("samples_per_iteration"))
+    if samples is not None and step > 0:
+        result.samples_per_step = samples / graph.steps_per_iteration
+        result.samples_per_s = samples / iteration
+        tokens = _number(data.get("tokens_per_sample"))
+        if tokens is not None and result.num_devices:
+            result.tokens_per_s_per_device = result.samples_per_s * tokens / result.num_devices
+    flops, peak = _number(data.get("model_flops_per_iteration")), _number(data.get("peak_flops_total"))
+    if flops is not None and peak and step > 0:
+        result.mfu = flops / (peak * iteration)
+    result.bytes_per_update = _number(data.get("bytes_per_update"))
+    spent = cost(
+        data,
+        step_time_s=step,
+        samples_per_step=result.samples_per_step,
+        busy_fraction=result.busy_fraction or 0.0,
+    )
+    result.energy_joules_per_step = spent.energy_joules_per_step
+    result.energy_joules_per_sample = spent.energy_joules_per_sample
+    result.price_per_step, result.price_per_sample = spent.price_per_step, spent.price_per_sample
+
+
+def _mean_over_workers(graph: ExecutionGraph, values: np.ndarray) -> float:
+    """Mean over worker devices, classes weighted by how many ranks they stand for."""
+    workers = np.array([kind == "worker" for kind in graph.devices.kind], bool)
+    if not workers.any():
+        return 0.0
+    return float(np.average(values[workers], weights=graph.devices.multiplicity[workers]))
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float | np.number) else None
+
+
+def _integer(value: object) -> int | None:
+    number = _number(value)
+    return None if number is None else int(number)

@@ -1,0 +1,218 @@
+"""How old the model is that gradients are computed on, where workers do not wait for each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.analysis.timeline_from_run import Instances
+from sim.engine.record import RunRecord
+from sim.graph.execution import ExecutionGraph, TaskKind
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+#: How many iterations back from an update its worker's pull is searched.
+_MAX_DISTANCE = 2
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """Staleness in the averaging window.
+
+    Parameters
+    ----------
+    mean : float
+        Mean number of updates applied between the start of a worker's pull and its own update.
+    maximum : int
+        The largest.
+    histogram : dict of int to float
+        Staleness -> share of updates.
+    mean_ahead, max_ahead : float, int
+        Clocks a worker is ahead of the slowest completed clock when it starts a step.
+    effective_batch_size : float or None
+        Samples per global update.
+    """
+
+    mean: float
+    maximum: int
+    histogram: dict[int, float]
+    mean_ahead: float
+    max_ahead: int
+    effective_batch_size: float | None
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values, histogram keys as text."""
+        return {
+            "mean": self.mean,
+            "max": self.maximum,
+            "histogram": {str(key): share for key, share in sorted(self.histogram.items())},
+            "mean_ahead": self.mean_ahead,
+            "max_ahead": self.max_ahead,
+            "effective_batch_size": self.effective_batch_size,
+        }
+
+
+def pulls_of_updates(graph: ExecutionGraph) -> dict[int, list[tuple[int, int]]]:
+    """For every update task the pulls its gradients are based on: (pull task, iterations back)."""
+    predecessors, distance = graph.predecessors, graph.predecessor_distance
+    result: dict[int, list[tuple[int, int]]] = {}
+    for update in np.flatnonzero(graph.closes_update).tolist():
+        found: list[tuple[int, int]] = []
+        seen = {(update, 0)}
+        frontier = [(update, 0)]
+        while frontier:
+            task, back = frontier.pop()
+            for entry in range(predecessors.offsets[task], predecessors.offsets[task + 1]):
+                node = (int(predecessors.index[entry]), back + int(distance[entry]))
+                if node in seen or node[1] > _MAX_DISTANCE:
+                    continue
+                seen.add(node)
+                if graph.opens_pull[node[0]]:
+                    found.append(node)
+                elif not graph.closes_update[node[0]]:
+                    frontier.append(node)
+        result[update] = sorted(found)
+    return result
+
+
+def update_weights(graph: ExecutionGraph, pulls: dict[int, list[tuple[int, int]]]) -> FloatArray:
+    """How many global updates each update task stands for, shape (tasks,).
+
+    Without a common step, the update of a class of q equal workers stands for q; a synchronous update
+    applies all its gradients together.
+    """
+    weights = np.ones(graph.num_tasks)
+    if graph.metadata.get("synchronization") not in ("asp", "ssp"):
+        return weights
+    for update, found in pulls.items():
+        workers = {int(graph.device[task]) for task, _ in found if graph.device[task] >= 0}
+        if len(workers) == 1:
+            weights[update] = float(graph.devices.multiplicity[workers.pop()])
+    return weights
+
+
+def updates_between(
+    graph: ExecutionGraph, run: RunRecord, pulls: dict[int, list[tuple[int, int]]]
+) -> tuple[FloatArray, FloatArray]:
+    """Staleness of every update in the window, and how many updates it stands for.
+
+    Updates are counted per device that applies them (per shard). A class of q equal workers that is
+    applied as one task counts as q updates, each of which sees on average (q - 1) / 2 of the others.
+    """
+    instances = Instances(graph, run)
+    server = graph.device
+    weight_of = update_weights(graph, pulls)
+    stale: list[FloatArray] = []
+    weights: list[FloatArray] = []
+    applied = np.flatnonzero(graph.closes_update[run.task] & ~run.dropped)
+    for shard in np.unique(server[run.task[applied]]).tolist():
+        rows = applied[server[run.task[applied]] == shard]
+        end = run.end[rows]
+        weight = weight_of[run.task[rows]]
+        cumulative = np.concatenate([[0.0], np.cumsum(weight)])
+        own = cumulative[:-1] + (weight - 1) / 2
+        inside = (end > run.window[0]) & (end <= run.window[1] * (1 + 1e-12))
+        for update in np.unique(run.task[rows]).tolist():
+            mine = np.flatnonzero((run.task[rows] == update) & inside)
+            if not len(mine) or not pulls[update]:
+                continue
+            snapshot = np.full(len(mine), np.inf)
+            for task, back in pulls[update]:
+                at = instances.lookup(np.full(len(mine), task), run.iteration[rows[mine]] - back)
+                began = np.where(at >= 0, run.start[np.maximum(at, 0)], -np.inf)
+                snapshot = np.minimum(snapshot, began)
+            before = cumulative[np.searchsorted(end, snapshot, "right")]
+            stale.append(np.maximum(own[mine] - before, 0.0))
+            weights.append(weight[mine])
+    if not stale:
+        return np.zeros(0), np.zeros(0)
+    return np.concatenate(stale), np.concatenate(weights)
+
+
+def clocks_ahead(
+    graph: ExecutionGraph, run: RunRecord, pulls: dict[int, list[tuple[int, int]]]
+) -> tuple[FloatArray, FloatArray]:
+    """Own clock minus the slowest completed clock when each step in the window starts, with weights.
+
+    A worker's clock advances when its update is applied (at the end of its iteration, if it has none).
+    """
+    workers = [row for row, kind in enumerate(graph.devices.kind) if kind == "worker"]
+    closing = _clock_tasks(graph, pulls)
+    iterations = int(run.iteration.max()) + 1 if len(run.iteration) else 0
+    done = np.full((iterations, len(workers)), -np.inf)
+    begun = np.full((iterations, len(workers)), np.inf)
+    computing = graph.kind[run.task] == TaskKind.COMPUTE
+    for column, worker in enumerate(workers):
+        rows = np.flatnonzero(np.isin(run.task, closing[worker]))
+        np.maximum.at(done[:, column], run.iteration[rows], run.end[rows])
+        rows = np.flatnonzero(computing & (graph.device[run.task] == worker))
+        np.minimum.at(begun[:, column], run.iteration[rows], run.start[rows])
+    done[done == -np.inf] = np.inf
+    slowest = np.maximum.accumulate(done.max(axis=1)) if len(workers) else np.zeros(0)
+    inside = (begun > run.window[0]) & (begun <= run.window[1])
+    clock, column = np.nonzero(inside)
+    ahead = clock - np.searchsorted(slowest, begun[inside] * (1 + 1e-12), "right")
+    weight = graph.devices.multiplicity[np.array(workers, np.int64)][column] if len(workers) else np.zeros(0)
+    return np.maximum(ahead, 0).astype(np.float64), weight.astype(np.float64)
+
+
+def _clock_tasks(graph: ExecutionGraph, pulls: dict[int, list[tuple[int, int]]]) -> dict[int, list[int]]:
+    """Per worker the tasks whose end completes its iteration."""
+    result: dict[int, list[int]] = {row: [] for row in range(len(graph.devices.name))}
+    for update, found in pulls.items():
+        for worker in {int(graph.device[task]) for task, _ in found}:
+            if worker >= 0:
+                result[worker].append(update)
+    for boundary in np.flatnonzero(graph.boundary & (graph.device >= 0)).tolist():
+        owner = int(graph.device[boundary])
+        if not any(graph.closes_update[known] for known in result[owner]):
+            result[owner].append(boundary)
+    return result
+
+
+def staleness(graph: ExecutionGraph, run: RunRecord) -> Staleness | None:
+    """Staleness of a run; None where the graph has no pulls or no updates.
+
+    Parameters
+    ----------
+    graph : ExecutionGraph
+        With ``opens_pull`` (snapshot of the model) and ``closes_update`` (a global update) marked.
+    run : RunRecord
+        Its run.
+    """
+    if not graph.opens_pull.any() or not graph.closes_update.any():
+        return None
+    pulls = pulls_of_updates(graph)
+    stale, weight = updates_between(graph, run, pulls)
+    if not len(stale):
+        return None
+    ahead, ahead_weight = clocks_ahead(graph, run, pulls)
+    values = np.round(stale).astype(np.int64)
+    shares = np.bincount(values, weights=weight) / weight.sum()
+    histogram = {int(value): float(shares[value]) for value in np.flatnonzero(shares)}
+    return Staleness(
+        mean=float(np.average(stale, weights=weight)),
+        maximum=int(values.max()),
+        histogram=histogram,
+        mean_ahead=float(np.average(ahead, weights=ahead_weight)) if len(ahead) else 0.0,
+        max_ahead=int(ahead.max()) if len(ahead) else 0,
+        effective_batch_size=_samples_per_update(graph, pulls),
+    )
+
+
+def _samples_per_update(graph: ExecutionGraph, pulls: dict[int, list[tuple[int, int]]]) -> float | None:
+    """Samples behind one global update, if the workload is known."""
+    samples = graph.metadata.get("samples_per_iteration")
+    if not isinstance(samples, int | float):
+        return None
+    weights = update_weights(graph, pulls)
+    per_shard: dict[int, float] = {}
+    for update in pulls:
+        shard = int(graph.device[update])
+        per_shard[shard] = per_shard.get(shard, 0.0) + float(weights[update])
+    updates = max(per_shard.values(), default=0.0)
+    return float(samples) / updates if updates else None
