@@ -1,4 +1,4 @@
-"""Generators: a few architecture parameters become a :class:`~sim.spec.workload.Workload` with real shapes."""
+"""Generators: a few parameters become a :class:`~sim.spec.workload.Workload` with real shapes."""
 
 from __future__ import annotations
 

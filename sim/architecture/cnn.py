@@ -13,6 +13,7 @@ max pooling also writes and reads back 8-byte indices.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from pydantic import Field
@@ -43,7 +44,13 @@ def alexnet(shape: ImageShape) -> tuple[Layer, ...]:
     """AlexNet as in torchvision (one tower, "One weird trick", Krizhevsky 2014)."""
     net = Trace(shape.fused_norm)
     image = Image(3, shape.image_size, shape.image_size)
-    plan = [(64, 11, 4, 2, True), (192, 5, 1, 2, True), (384, 3, 1, 1, False), (256, 3, 1, 1, False), (256, 3, 1, 1, True)]
+    plan = [
+        (64, 11, 4, 2, True),
+        (192, 5, 1, 2, True),
+        (384, 3, 1, 1, False),
+        (256, 3, 1, 1, False),
+        (256, 3, 1, 1, True),
+    ]
     for channels, kernel, stride, padding, pooled in plan:
         image = net.convolution(image, channels, kernel, stride, padding, bias=True, norm=False)
         if pooled:
@@ -203,13 +210,12 @@ def _generator(
     def generate(**params: Any) -> Workload:
         return assemble(shape_type, build, _describe, params)
 
-    generate.__doc__ = build.__doc__
     return generate
 
 
 GENERATORS: dict[str, Callable[..., Workload]] = {
     "alexnet": _generator(ImageShape, alexnet),
-    **{f"vgg{depth}": _generator(ImageShape, lambda s, d=depth: vgg(s, d)) for depth in _VGG},
-    **{f"resnet{depth}": _generator(ImageShape, lambda s, d=depth: resnet(s, d)) for depth in _RESNET},
+    **{f"vgg{depth}": _generator(ImageShape, partial(vgg, depth=depth)) for depth in _VGG},
+    **{f"resnet{depth}": _generator(ImageShape, partial(resnet, depth=depth)) for depth in _RESNET},
     "inception-v3": _generator(InceptionShape, inception_v3),
 }

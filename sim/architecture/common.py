@@ -38,7 +38,9 @@ def assemble(
     InputError
         A field is unknown, missing or out of range.
     """
-    workload_fields = {info.alias or name for name, info in Workload.model_fields.items()} | set(Workload.model_fields)
+    workload_fields = {info.alias or name for name, info in Workload.model_fields.items()} | set(
+        Workload.model_fields
+    )
     own = {key: value for key, value in params.items() if key in shape_type.model_fields}
     shape = construct(shape_type, own | {k: v for k, v in params.items() if k not in workload_fields})
     rest = {key: value for key, value in params.items() if key in workload_fields}

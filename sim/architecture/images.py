@@ -94,13 +94,24 @@ class Trace:
         # next layer, written in place over the norm's output); the network's input once.
         copies = (1 if norm else 0) + (1 if relu or not norm else 0)
         stored = copies * out.elements + (0 if self._records else image.elements)
-        self._add("conv", (convolution, *self._elementwise(out.elements, norm, relu, residual)), tensors, image, out, stored)
+        self._add(
+            "conv",
+            (convolution, *self._elementwise(out.elements, norm, relu, residual)),
+            tensors,
+            image,
+            out,
+            stored,
+        )
         return out
 
     def _elementwise(self, elements: float, norm: bool, relu: bool, residual: bool) -> list[Op]:
         if self.fused_norm and norm:
             extra = 1.0 if residual else 0.0
-            return [MemoryBound(elements=(3 + extra) * elements, backward_elements=(5 + relu + 2 * extra) * elements)]
+            return [
+                MemoryBound(
+                    elements=(3 + extra) * elements, backward_elements=(5 + relu + 2 * extra) * elements
+                )
+            ]
         ops: list[Op] = []
         if norm:
             ops.append(MemoryBound(elements=3 * elements, backward_elements=5 * elements))
@@ -110,7 +121,9 @@ class Trace:
             ops.append(MemoryBound(elements=2 * elements, backward_elements=3 * elements))
         return ops
 
-    def pool(self, image: Image, kernel: int, stride: int, padding: int = 0, *, average: bool = False) -> Image:
+    def pool(
+        self, image: Image, kernel: int, stride: int, padding: int = 0, *, average: bool = False
+    ) -> Image:
         """Record a max (or average) pooling."""
         out = Image(
             image.channels,
@@ -119,7 +132,8 @@ class Trace:
         )
         index = 0.0 if average else INDEX_ELEMENTS * out.elements
         op = MemoryBound(
-            elements=image.elements + out.elements + index, backward_elements=image.elements + out.elements + index
+            elements=image.elements + out.elements + index,
+            backward_elements=image.elements + out.elements + index,
         )
         self._add("pool", (op,), (), image, out, out.elements + index)
         return out
@@ -129,14 +143,23 @@ class Trace:
         out = Image(image.channels, size, size)
         if (image.height, image.width) != (size, size):
             traffic = float(image.elements + out.elements)
-            self._add("pool", (MemoryBound(elements=traffic, backward_elements=traffic),), (), image, out, out.elements)
+            self._add(
+                "pool",
+                (MemoryBound(elements=traffic, backward_elements=traffic),),
+                (),
+                image,
+                out,
+                out.elements,
+            )
         return out
 
     def concatenate(self, *branches: Image) -> Image:
         """Record the copy that joins branches along the channels; ends the block."""
         out = Image(sum(branch.channels for branch in branches), branches[0].height, branches[0].width)
         traffic = 2.0 * out.elements
-        self._add("concat", (MemoryBound(elements=traffic, backward_elements=traffic),), (), out, out, out.elements)
+        self._add(
+            "concat", (MemoryBound(elements=traffic, backward_elements=traffic),), (), out, out, out.elements
+        )
         self.next_block()
         return out
 
@@ -164,7 +187,13 @@ class Trace:
         return outputs
 
     def _add(
-        self, kind: str, ops: tuple[Op, ...], tensors: tuple[float, ...], source: Image, out: Image, stored: float
+        self,
+        kind: str,
+        ops: tuple[Op, ...],
+        tensors: tuple[float, ...],
+        source: Image,
+        out: Image,
+        stored: float,
     ) -> None:
         self._records.append(
             Layer(

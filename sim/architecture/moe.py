@@ -44,7 +44,9 @@ class MoeParts(Parts):
             MemoryBound(elements=2 * moved, backward_elements=2 * moved),
             Gemm(rows=routed, n=shape.ffn * (2 if gated else 1), k=shape.hidden, split="column", expert=True),
             MemoryBound(
-                elements=(3 if gated else 2) * inner, backward_elements=(5 if gated else 3) * inner, split="tensor"
+                elements=(3 if gated else 2) * inner,
+                backward_elements=(5 if gated else 3) * inner,
+                split="tensor",
             ),
             Gemm(rows=routed, n=shape.hidden, k=shape.ffn, split="row", expert=True),
             MemoryBound(elements=moved + self.activation, backward_elements=2 * moved + self.activation),

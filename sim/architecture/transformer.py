@@ -54,18 +54,24 @@ class TransformerShape(Spec):
     dropout: bool = True
     flash: bool = Field(False, description="fused attention that never writes the score matrix")
     embedding_norm: bool = Field(False, description="norm after the embedding (BERT)")
-    head: Literal["lm", "mlm"] = Field("lm", description="language model on every token, or masked tokens only")
+    head: Literal["lm", "mlm"] = Field(
+        "lm", description="language model on every token, or masked tokens only"
+    )
     masked_fraction: float = Field(0.15, gt=0, le=1, description="tokens predicted by an mlm head")
     pooler: bool = Field(False, description="dense layer and classifier on the first token (BERT)")
 
     @model_validator(mode="after")
     def _check(self) -> TransformerShape:
         if self.head_dim is None and self.hidden % self.num_heads:
-            raise ValueError(f"be given such that num_heads ({self.num_heads}) divides hidden ({self.hidden})")
+            raise ValueError(
+                f"be given such that num_heads ({self.num_heads}) divides hidden ({self.hidden})"
+            )
         if self.num_heads % (self.num_kv_heads or self.num_heads):
             raise ValueError(f"be given such that num_kv_heads ({self.num_kv_heads}) divides num_heads")
         if self.max_positions is not None and self.sequence_length > self.max_positions:
-            raise ValueError(f"be given such that sequence_length is at most max_positions ({self.max_positions})")
+            raise ValueError(
+                f"be given such that sequence_length is at most max_positions ({self.max_positions})"
+            )
         return self
 
     @property
@@ -103,7 +109,9 @@ class Parts:
     @cached_property
     def norm_op(self) -> MemoryBound:
         """Norm: read, write; backward reads gradient and input, writes one."""
-        return MemoryBound(elements=2 * self.activation, backward_elements=3 * self.activation, split="sequence")
+        return MemoryBound(
+            elements=2 * self.activation, backward_elements=3 * self.activation, split="sequence"
+        )
 
     @cached_property
     def residual_op(self) -> MemoryBound:
@@ -111,7 +119,9 @@ class Parts:
         mask = MASK if self.shape.dropout else 0.0
         backward = 3 + (2 + mask if self.shape.dropout else 0)
         return MemoryBound(
-            elements=(3 + mask) * self.activation, backward_elements=backward * self.activation, split="sequence"
+            elements=(3 + mask) * self.activation,
+            backward_elements=backward * self.activation,
+            split="sequence",
         )
 
     @cached_property
@@ -148,7 +158,7 @@ class Parts:
         weights = shape.hidden * (projected + query)
         tensors = shape.norm_tensors + (shape.hidden * projected,) + (projected,) * flag
         tensors += (float(query * shape.hidden),) + (float(shape.hidden),) * flag
-        # Norm input, projections' input, residual dropout mask (10/2 of "10 sbh" with the other layer's half).
+        # Norm input, projections' input, residual dropout mask: half of the paper's "10 sbh".
         whole = (2 + (MASK if shape.dropout else 0)) * self.activation
         per_score = 0.0 if shape.flash else (2 + MASK if shape.dropout else 1.0)
         core = per_score * shape.num_heads * tokens * tokens
@@ -176,7 +186,9 @@ class Parts:
         gated = shape.activation == "swiglu"
         inner = float(tokens * shape.ffn)
         activation = MemoryBound(
-            elements=(3 if gated else 2) * inner, backward_elements=(5 if gated else 3) * inner, split="tensor"
+            elements=(3 if gated else 2) * inner,
+            backward_elements=(5 if gated else 3) * inner,
+            split="tensor",
         )
         return (
             self.norm_op,
@@ -213,7 +225,7 @@ class Parts:
         """Token, position and segment embeddings, part of the first block."""
         shape = self.shape
         table = float(shape.vocabulary * shape.hidden)
-        tensors = (table,)
+        tensors: tuple[float, ...] = (table,)
         if shape.max_positions is not None:
             tensors += (float(shape.max_positions * shape.hidden),)
         if shape.token_types:
@@ -276,7 +288,7 @@ class Parts:
         masked = ceil(shape.masked_fraction * shape.sequence_length)
         width, vocabulary = shape.hidden, shape.vocabulary
         table = float(vocabulary * width)
-        tensors = (float(width * width), float(width)) + shape.norm_tensors
+        tensors = (float(width * width), float(width), *shape.norm_tensors)
         tensors += (float(vocabulary),) + (() if shape.tied_embeddings else (table,))
         ops: list[Op] = [
             Gemm(rows=masked, n=width, k=width),
@@ -304,7 +316,9 @@ class Parts:
 
 def _cross_entropy(logits: float) -> MemoryBound:
     return MemoryBound(
-        elements=CROSS_ENTROPY_FORWARD * logits, backward_elements=CROSS_ENTROPY_BACKWARD * logits, split="tensor"
+        elements=CROSS_ENTROPY_FORWARD * logits,
+        backward_elements=CROSS_ENTROPY_BACKWARD * logits,
+        split="tensor",
     )
 
 

@@ -1,8 +1,8 @@
 """Compute time of layers on one device, forward and backward, under tensor and expert parallelism.
 
 time(kernel) = max(FLOPs / (peak * e(shape)), bytes / (bandwidth * e_mem)) + latency, see
-:mod:`sim.models.roofline`; a layer's time is the larger of the sum over its kernels and the time the host needs
-to launch them, which is what bounds models of many small kernels.
+:mod:`sim.models.roofline`; a layer's time is the larger of the sum over its kernels and the time the host
+needs to launch them, which is what bounds models of many small kernels.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from sim.errors import InputError
 from sim.models.kernels import (
-    BACKWARD_INPUT,
-    BACKWARD_WEIGHT,
     FORWARD,
     Kernels,
     compile_chain,
@@ -180,7 +178,9 @@ def _chain_cost(
     )
     selective = _to_layers(kernels, kernels.selective * _to_operations(kernels, times, FORWARD))
     flops = _to_layers(kernels, kernels.flops * micro_batch / _flop_division(kernels, dims, micro_batch))
-    costs = LayerCosts(forward, backward_input, backward_weight, selective, flops, sum(counts).astype(np.int64))
+    costs = LayerCosts(
+        forward, backward_input, backward_weight, selective, flops, sum(counts).astype(np.int64)
+    )
     for array in vars(costs).values():
         array.flags.writeable = False
     return costs
@@ -188,13 +188,15 @@ def _chain_cost(
 
 def _to_operations(kernels: Kernels, values: FloatArray, phase: int) -> FloatArray:
     mine = kernels.phase == phase
-    return np.bincount(kernels.owner[mine], weights=values[mine], minlength=kernels.num_operations)
+    sums = np.bincount(kernels.owner[mine], weights=values[mine], minlength=kernels.num_operations)
+    return sums.astype(float)
 
 
 def _to_layers(kernels: Kernels, values: FloatArray) -> FloatArray:
     if not len(values):
         return np.zeros(kernels.num_layers)
-    return np.bincount(kernels.entry_layer, weights=values[kernels.entry_op], minlength=kernels.num_layers)
+    sums = np.bincount(kernels.entry_layer, weights=values[kernels.entry_op], minlength=kernels.num_layers)
+    return sums.astype(float)
 
 
 def _sum_phase(kernels: Kernels, times: FloatArray, phase: int) -> tuple[FloatArray, FloatArray]:

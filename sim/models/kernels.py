@@ -160,7 +160,9 @@ def operation_kernels(op: Op, num_experts: int, first: bool) -> Iterator[Kernel]
         yield from _embedding(op)
 
 
-def _power(micro_batch: int = 0, tensor: int = 0, sequence: int = 0, expert: int = 0) -> tuple[int, int, int, int]:
+def _power(
+    micro_batch: int = 0, tensor: int = 0, sequence: int = 0, expert: int = 0
+) -> tuple[int, int, int, int]:
     return (micro_batch, tensor, sequence, expert)
 
 
@@ -176,8 +178,12 @@ def _gemm(op: Gemm, num_experts: int, first: bool) -> Iterator[Kernel]:
     k_power = _power(tensor=-1) if op.split == "row" else NO_POWER
     yield Kernel(FORWARD, MATRIX, (rows, op.n, op.k, batch), (row_power, n_power, k_power, batch_power))
     if not first:
-        yield Kernel(BACKWARD_INPUT, MATRIX, (rows, op.k, op.n, batch), (row_power, k_power, n_power, batch_power))
-    yield Kernel(BACKWARD_WEIGHT, MATRIX, (op.k, op.n, rows, batch), (k_power, n_power, row_power, batch_power))
+        yield Kernel(
+            BACKWARD_INPUT, MATRIX, (rows, op.k, op.n, batch), (row_power, k_power, n_power, batch_power)
+        )
+    yield Kernel(
+        BACKWARD_WEIGHT, MATRIX, (op.k, op.n, rows, batch), (k_power, n_power, row_power, batch_power)
+    )
 
 
 def _convolution(op: Convolution, first: bool) -> Iterator[Kernel]:
@@ -191,7 +197,13 @@ def _convolution(op: Convolution, first: bool) -> Iterator[Kernel]:
     padded = -(-inputs // CHANNEL_ALIGNMENT) * CHANNEL_ALIGNMENT / inputs if op.groups == 1 else 1.0
     per_sample = (_power(micro_batch=1), NO_POWER, NO_POWER, NO_POWER)
     yield Kernel(
-        FORWARD, CONVOLUTION, (pixels, outputs, taps, op.groups), per_sample, (read, 1, 1), (1, 1, padded), winograd
+        FORWARD,
+        CONVOLUTION,
+        (pixels, outputs, taps, op.groups),
+        per_sample,
+        (read, 1, 1),
+        (1, 1, padded),
+        winograd,
     )
     if not first:
         # Every input pixel receives area / stride^2 taps of every output channel.
@@ -250,7 +262,9 @@ def _flash(op: Attention) -> Iterator[Kernel]:
     heads = (NO_POWER, NO_POWER, NO_POWER, _power(micro_batch=1, tensor=-1))
     elements = op.head_dim * (2 + 2 * op.kv_heads / op.heads * key / query)
     yield Kernel(FORWARD, FLASH, (query, work, 1, op.heads), heads, (elements, 0, 0))
-    yield Kernel(BACKWARD_INPUT, FLASH, (query, FLASH_BACKWARD * work, 1, op.heads), heads, (2 * elements, 0, 0))
+    yield Kernel(
+        BACKWARD_INPUT, FLASH, (query, FLASH_BACKWARD * work, 1, op.heads), heads, (2 * elements, 0, 0)
+    )
 
 
 def _memory_bound(op: MemoryBound) -> Iterator[Kernel]:

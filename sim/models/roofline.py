@@ -3,8 +3,8 @@
 A matrix product is cut into tiles of ``tile_m x tile_n`` outputs, one per multiprocessor at a time. A wave of
 tiles costs ``2 * tile_m * tile_n * (k + k0)`` FLOPs at the multiprocessor's share of the attainable peak; k0
 is the filling and draining of the pipeline (NVIDIA, "Matrix multiplication background user's guide":
-tile quantisation, wave quantisation). The library is assumed to choose the fastest of a few tile shapes and of
-splits of k, which cost traffic for partial sums.
+tile quantisation, wave quantisation). The library is assumed to choose the fastest of a few tile shapes and
+of splits of k, which cost traffic for partial sums.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ def _flash_times(dims: FloatArray, elements: FloatArray, roof: Roof) -> FloatArr
     return np.asarray(np.maximum(compute, traffic))
 
 
-def _product_times(kernels: Kernels, product: npt.NDArray[np.bool_], dims: FloatArray, roof: Roof) -> FloatArray:
+def _product_times(
+    kernels: Kernels, product: npt.NDArray[np.bool_], dims: FloatArray, roof: Roof
+) -> FloatArray:
     reuse = kernels.reuse[product]
     m, n, k, batch = (column[:, None] for column in dims.T)
     traffic = batch[:, 0] * (

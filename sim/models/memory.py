@@ -1,0 +1,235 @@
+"""Memory of one device, by component, strategy and pipeline position.
+
+States. Per parameter, in mixed precision: a 16-bit weight and gradient (2 + 2 bytes) and, as optimiser state,
+the fp32 master weight and the moments (Adam: 4 + 4 + 4); in fp32 the weight itself is the master copy.
+ZeRO divides by the data-parallel degree the optimiser states (1), also the gradients (2), also the weights (3)
+(Rajbhandari et al. 2020, arXiv:1910.02054, figure 1).
+
+Activations. Per micro-batch in flight what backward needs (Korthikanti et al. 2022, arXiv:2205.05198, table 2);
+selective recomputation drops the attention core, full recomputation keeps each block's input and one block's
+activations while it is recomputed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sim.errors import InputError
+from sim.spec.calibration import Calibration
+from sim.spec.layer import Layer
+from sim.spec.strategy import Strategy
+from sim.spec.workload import DTYPE_BYTES, OPTIMIZER_STATES, Workload
+
+COMPONENTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "reserved")
+LOGIT_BYTES = 4.0
+"""The loss is computed on fp32 logits; the compute-type logits (later their gradient) lie beside them."""
+
+
+def in_flight_micro_batches(strategy: Strategy, stage: int, num_micro_batches: int) -> float:
+    """Micro-batches whose activations a pipeline stage holds at its peak, in units of the whole stage.
+
+    GPipe holds all; 1F1B the stages that follow, itself included; the interleaved schedule somewhat more,
+    (2 (p - 1 - stage) + (v - 1) p + 1) chunks of 1/v stage (Narayanan et al. 2021, arXiv:2104.04473, section
+    2.2), which on stage 0 is p (1 + (p - 1) / (p v)); the naive schedule one.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        Its ``pp``, ``schedule`` and ``virtual_stages``.
+    stage : int
+        Pipeline rank, 0 first.
+    num_micro_batches : int
+        Micro-batches per step.
+    """
+    p, v = strategy.pp, strategy.virtual_stages
+    if p == 1 or strategy.schedule == "naive":
+        return 1.0
+    if strategy.schedule == "gpipe":
+        return float(num_micro_batches)
+    if strategy.schedule == "1f1b":
+        return float(min(num_micro_batches, p - stage))
+    return min(float(num_micro_batches), (2 * (p - 1 - stage) + (v - 1) * p + 1) / v)
+
+
+def local_parameters(layer: Layer, strategy: Strategy) -> float:
+    """Parameters of a layer on one rank before ZeRO: tensor- and expert-parallel shares."""
+    shared = layer.parameters - layer.tensor_parameters + layer.tensor_parameters / strategy.tp
+    return shared + layer.expert_parameters / (strategy.tp * strategy.ep)
+
+
+def stored_elements(layer: Layer, strategy: Strategy, *, recompute: str | None = None) -> float:
+    """Activation elements of one sample that a layer keeps for backward on one rank.
+
+    Parameters
+    ----------
+    layer : Layer
+        The layer.
+    strategy : Strategy
+        Its tensor and sequence parallelism, and its recomputation policy unless ``recompute`` is given.
+    recompute : str, optional
+        ``none`` or ``selective``.
+    """
+    policy = strategy.recompute if recompute is None else recompute
+    split, whole = layer.stored_tensor_elements, layer.stored_elements - layer.stored_tensor_elements
+    if policy == "selective":
+        split -= layer.stored_selective_elements
+    whole_degree = strategy.tp if strategy.sequence_parallel else 1
+    return (split / strategy.tp + whole / whole_degree) / strategy.cp
+
+
+def stage_memory(
+    layers: Sequence[Layer],
+    *,
+    strategy: Strategy,
+    workload: Workload,
+    micro_batch: float,
+    dp: int,
+    calibration: Calibration | None = None,
+    num_micro_batches: int = 1,
+    stage: int = 0,
+    in_flight: float | None = None,
+    first: bool = True,
+    last: bool = True,
+    gradient_copy: bool = False,
+) -> dict[str, float]:
+    """Peak bytes on one device of a pipeline stage.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        The layers of this stage (all its chunks).
+    strategy, workload
+        Degrees, state placement, recomputation; precision and optimiser.
+    micro_batch : float
+        Samples per micro-batch.
+    dp : int
+        Data-parallel degree, over which ZeRO shards.
+    calibration : Calibration, optional
+        For ``framework/default/memory_reserved_bytes``; nothing is reserved without it.
+    num_micro_batches : int
+        Micro-batches per step.
+    stage : int
+        Pipeline rank.
+    in_flight : float, optional
+        Micro-batches held at the peak; from the schedule if absent.
+    first, last : bool
+        Whether this is the model's first, last stage. A tied output table on a stage without the embedding
+        is a copy.
+    gradient_copy : bool
+        Keep an fp32 copy of the sharded gradient beside the states, as DeepSpeed's ZeRO optimiser does.
+
+    Returns
+    -------
+    dict
+        Bytes by component, in the order of :data:`COMPONENTS`.
+    """
+    if micro_batch <= 0 or dp < 1:
+        raise InputError("strategy.micro_batch_size", "be greater than 0", got=micro_batch)
+    shared, experts = _parameters(layers, strategy, copy_tied=not first)
+    held = in_flight_micro_batches(strategy, stage, num_micro_batches) if in_flight is None else in_flight
+    expert_dp = max(1, dp // strategy.ep)
+    states = _states(shared, strategy, workload, dp, gradient_copy)
+    for name, size in _states(experts, strategy, workload, expert_dp, gradient_copy).items():
+        states[name] += size
+    result = dict.fromkeys(COMPONENTS, 0.0)
+    result.update(states)
+    result["activations"] = _activations(layers, strategy, workload, micro_batch, held)
+    if last:
+        result["logits"] = _logits(layers, strategy, workload, micro_batch)
+    result["buffers"] = _buffers(
+        layers, strategy, workload, micro_batch, dp, shared + experts, num_micro_batches
+    )
+    if calibration is not None:
+        result["reserved"] = calibration.value("framework", "default", "memory_reserved_bytes")
+    return result
+
+
+def _parameters(layers: Sequence[Layer], strategy: Strategy, *, copy_tied: bool) -> tuple[float, float]:
+    experts = sum(layer.expert_parameters for layer in layers) / (strategy.tp * strategy.ep)
+    shared = sum(local_parameters(layer, strategy) for layer in layers) - experts
+    if copy_tied:
+        shared += sum(layer.shared_parameters for layer in layers) / strategy.tp
+    return shared, experts
+
+
+def _states(
+    parameters: float, strategy: Strategy, workload: Workload, dp: int, gradient_copy: bool
+) -> dict[str, float]:
+    element = _weight_bytes(workload)
+    mixed = element < 4
+    level = {"zero1": 1, "zero2": 2, "zero3": 3}.get(strategy.state, 0)
+    state = 4.0 * (OPTIMIZER_STATES[workload.optimizer] + mixed) + 4.0 * (gradient_copy and mixed)
+    if strategy.state.startswith("ps_"):
+        state = 0.0  # the servers hold it
+    return {
+        "weights": parameters * element / (dp if level >= 3 else 1),
+        "gradients": parameters * element / (dp if level >= 2 else 1),
+        "optimizer": parameters * state / (dp if level >= 1 else 1),
+    }
+
+
+def _weight_bytes(workload: Workload) -> float:
+    """8-bit training keeps 16-bit weights and casts them for the products."""
+    return max(2.0, DTYPE_BYTES[workload.dtype])
+
+
+def _activations(
+    layers: Sequence[Layer], strategy: Strategy, workload: Workload, micro_batch: float, held: float
+) -> float:
+    per_element = micro_batch * _weight_bytes(workload)
+    if strategy.recompute != "full":
+        return per_element * held * sum(stored_elements(layer, strategy) for layer in layers)
+    kept, block_peak = 0.0, 0.0
+    for block in _blocks(layers):
+        # A block recomputes from its input; the input of the embedding is token ids, too small to count.
+        kept += next((layer.input_elements for layer in block if layer.input_elements), 0.0)
+        block_peak = max(
+            block_peak, sum(stored_elements(layer, strategy, recompute="none") for layer in block)
+        )
+    sharded = strategy.cp * (strategy.tp if strategy.sequence_parallel else 1)
+    return per_element * (held * kept / sharded + block_peak)
+
+
+def _blocks(layers: Sequence[Layer]) -> list[list[Layer]]:
+    blocks: dict[int, list[Layer]] = {}
+    for layer in layers:
+        blocks.setdefault(layer.block, []).append(layer)
+    return list(blocks.values())
+
+
+def _logits(layers: Sequence[Layer], strategy: Strategy, workload: Workload, micro_batch: float) -> float:
+    """The output of the head, once: on the last stage at most one micro-batch is between its passes."""
+    elements = sum(layer.output_elements for layer in layers if layer.kind == "head")
+    return micro_batch * elements * (LOGIT_BYTES + _weight_bytes(workload)) / (strategy.tp * strategy.cp)
+
+
+def _buffers(
+    layers: Sequence[Layer],
+    strategy: Strategy,
+    workload: Workload,
+    micro_batch: float,
+    dp: int,
+    parameters: float,
+    num_micro_batches: int,
+) -> float:
+    """Communication buffers, and the gradients of activations while backward passes through a layer."""
+    element = _weight_bytes(workload)
+    largest = max(
+        (layer.input_elements + (0.0 if layer.kind == "head" else layer.output_elements) for layer in layers),
+        default=0.0,
+    )
+    transient = micro_batch * element * largest / strategy.cp
+    communication = 0.0
+    if strategy.state == "zero3":
+        # Weights of the block in use and of those gathered ahead, and one unsharded gradient of a block.
+        sizes = [sum(local_parameters(layer, strategy) for layer in block) for block in _blocks(layers)]
+        communication = max(sizes, default=0.0) * element * (2 + strategy.prefetch if dp > 1 else 0)
+    elif strategy.state == "zero2":
+        communication = 2 * strategy.bucket_size if dp > 1 else 0.0
+        if num_micro_batches > 1 and strategy.pp > 1:
+            # Accumulating over a pipeline's micro-batches keeps the unsharded sum until the last backward.
+            communication += parameters * element * (1 - 1 / dp)
+    elif dp > 1 or strategy.state.startswith("ps_"):
+        # PyTorch DDP copies gradients into buckets; the buckets together are as large as the gradients.
+        communication = parameters * element
+    return transient + communication
