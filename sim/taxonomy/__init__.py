@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sim.taxonomy.dimensions import DIMENSIONS, Dimension, dimension
 from sim.taxonomy.enumerate import Enumeration, enumerate
-from sim.taxonomy.presets import ARCHETYPES, Preset, archetype
+from sim.taxonomy.presets import ARCHETYPES, archetype
 from sim.taxonomy.rule import Refusal, Rule
 from sim.taxonomy.rules import (
     check,
@@ -23,7 +23,6 @@ __all__ = [
     "DIMENSIONS",
     "Dimension",
     "Enumeration",
-    "Preset",
     "Refusal",
     "Rule",
     "archetype",

@@ -71,12 +71,15 @@ class ClusterFacts:
         Devices joined by NVLink on the host that has fewest of them; 1 without NVLink.
     dtypes_of_device : dict of str to tuple of str
         Precisions each device type states a peak for.
+    has_processors : dict of str to bool
+        For each parameter server state, whether the hosts of its servers say which processors they have.
     """
 
     num_devices: int
     devices_of_host: tuple[int, ...]
     nvlink_domain: int
     dtypes_of_device: dict[str, tuple[str, ...]]
+    has_processors: dict[str, bool]
 
     @classmethod
     @lru_cache(maxsize=64)
@@ -89,6 +92,10 @@ class ClusterFacts:
                 (nvlink_domain(host) for host in cluster.host_types if host.devices), default=1
             ),
             dtypes_of_device={device.name: tuple(device.peak_flops) for device in cluster.device_types},
+            has_processors={
+                "ps_dedicated": cluster.server_type.cpu_device is not None,
+                "ps_colocated": all(host.cpu_device is not None for host in cluster.host_types),
+            },
         )
 
     @property

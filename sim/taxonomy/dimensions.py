@@ -79,15 +79,10 @@ DIMENSIONS: tuple[Dimension, ...] = (
                 {"strategy.sequence_parallel": True},
             ),
             Value("pp", "layers are divided into stages that pass activations on", fields=("strategy.pp",)),
-            Value(
-                "cp_ring",
-                "the sequence is divided; keys and values travel round a ring",
-                fields=("strategy.cp",),
-            ),
             Value("ep", "experts are divided; tokens reach them by all-to-all", fields=("strategy.ep",)),
             Value("placement", "the order in which the axes fill devices", fields=("strategy.placement",)),
         ),
-        f"{_SURVEYS}; Narayanan et al., SC 2021; Liu et al. 2023 (ring attention); Lepikhin et al. 2020",
+        f"{_SURVEYS}; Narayanan et al., SC 2021; Lepikhin et al. 2020",
     ),
     Dimension(
         "D2",

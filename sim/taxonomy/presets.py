@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sim.spec.base import CatalogSpec
 from sim.spec.strategy import Strategy
 from sim.taxonomy.context import PARAMETER_SERVER_STATES
 
@@ -33,17 +32,6 @@ ARCHETYPES: dict[Archetype, tuple[str, ...]] = {
 }
 """Presets that stand for each archetype of Langer et al. 2020. Decentralised asynchronous systems (gossip)
 need an update rule that no strategy field expresses yet."""
-
-
-class Preset(CatalogSpec, Strategy):
-    """A strategy with a name, a description and a source."""
-
-    def strategy(self) -> Strategy:
-        """The strategy alone, with only the fields the preset sets counted as set."""
-        fields = {
-            name: getattr(self, name) for name in self.model_fields_set if name in Strategy.model_fields
-        }
-        return Strategy(**fields)
 
 
 def archetype(strategy: Strategy) -> Archetype:

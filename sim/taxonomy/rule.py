@@ -28,12 +28,15 @@ class Finding:
         The offending value.
     ways_out : tuple of mappings
         Candidate changes ``{dotted field: value}``, nearest first. They are tried before they are shown.
+    explain : bool
+        Whether the error line carries the rule's reason, where the requirement does not speak for itself.
     """
 
     field: str
     must: str
     got: object = None
     ways_out: tuple[Overrides, ...] = ()
+    explain: bool = False
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def check(strategy: Strategy, workload: Workload, cluster: Cluster) -> tuple[Ref
         Refusal(
             rule=each.id,
             field=finding.field,
-            must=finding.must,
+            must=f"{finding.must}, because {each.reason}" if finding.explain else finding.must,
             got=finding.got,
             reason=each.reason,
             alternatives=_settling(context, each, finding, ids),
@@ -81,6 +81,8 @@ def _settling(context: Context, broken: Rule, finding: Finding, ids: frozenset[s
     valid: list[Overrides] = []
     better: list[Overrides] = []
     for overrides in finding.ways_out[:_TRIED_ALTERNATIVES]:
+        if any(known.items() <= overrides.items() for known in valid):
+            continue  # says nothing new
         remaining = {each.id for each, _ in violations(apply(context, overrides))}
         if not remaining:
             valid.append(overrides)

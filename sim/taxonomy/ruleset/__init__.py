@@ -6,10 +6,12 @@ from sim.taxonomy.rule import Rule
 from sim.taxonomy.ruleset import batch, collective, degrees, pipeline, state, synchronization
 
 ALL_RULES: tuple[Rule, ...] = (
+    *synchronization.RULES,
+    *state.RULES,
+    *collective.RULES,
     *degrees.RULES,
     *pipeline.RULES,
     *batch.RULES,
-    *state.RULES,
-    *synchronization.RULES,
-    *collective.RULES,
 )
+"""In the order in which they speak: what contradicts itself first, then what the model, the cluster and the
+batch do not allow."""

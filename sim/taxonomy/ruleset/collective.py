@@ -53,9 +53,8 @@ def grid_has_one_group(c: Context) -> Finding | None:
     """Hierarchical and torus collectives with expert parallelism."""
     if c.strategy.collective not in GRID_COLLECTIVES or c.strategy.ep == 1:
         return None
-    return Finding(
-        "strategy.collective", "be a flat algorithm while ep is above 1", c.strategy.collective, _PLAIN
-    )
+    must = "be a flat algorithm while ep is above 1"
+    return Finding("strategy.collective", must, c.strategy.collective, _PLAIN, explain=True)
 
 
 @RULES.refuse(
@@ -88,7 +87,7 @@ def sharded_state_scatters(c: Context) -> Finding | None:
         return None
     if strategy.collective in ("tree", "recursive_doubling"):
         must = f"have a reduce-scatter form while state is {strategy.state}"
-        return Finding("strategy.collective", must, strategy.collective, _SHARDED_WAYS_OUT)
+        return Finding("strategy.collective", must, strategy.collective, _SHARDED_WAYS_OUT, explain=True)
     ranks = 0 if c.dp is None else c.dp * strategy.cp
     if strategy.collective != "halving_doubling" or ranks & (ranks - 1) == 0:
         return None
@@ -130,7 +129,7 @@ def compression_narrows(c: Context) -> Finding | None:
         return None
     return Finding(
         "strategy.compression",
-        f"{c.strategy.compression} saves nothing: {c.workload.dtype} training has 16-bit gradients",
+        f"{c.strategy.compression} saves nothing: {c.workload.dtype} gradients have 16 bits or fewer",
     )
 
 

@@ -26,55 +26,6 @@ def placement_names_every_axis(c: Context) -> Finding | None:
     )
 
 
-def _largest_degree(c: Context) -> str:
-    return max(("tp", "cp", "pp"), key=lambda axis: int(getattr(c.strategy, axis)))
-
-
-@RULES.refuse("ranks-devices", _ALL_DEGREES, "each rank needs a device of its own")
-def ranks_fit_devices(c: Context) -> Finding | None:
-    """No more ranks than devices."""
-    devices, strategy = c.cluster.num_devices, c.strategy
-    ranks = c.model_parallel * (strategy.dp or 1)
-    if ranks <= devices:
-        return None
-    product = (
-        f"tp {strategy.tp} x cp {strategy.cp} x pp {strategy.pp} x dp {strategy.dp or 1} = {ranks} ranks"
-    )
-    must = f"leave no more ranks than devices ({devices})"
-    axis = _largest_degree(c)
-    degree: int = getattr(strategy, axis)
-    room = devices * degree // c.model_parallel
-    smaller: tuple[Overrides, ...] = tuple(
-        {f"strategy.{axis}": value, "strategy.dp": None}
-        for value in near_divisors(degree, devices, most=room)
-    )
-    if strategy.dp is None or c.model_parallel > devices:
-        smaller = ways(f"strategy.{axis}", near_divisors(degree, devices, most=room)) + smaller
-        return Finding(f"strategy.{axis}", must, f"{degree} ({product})", smaller)
-    fewer = ways("strategy.dp", near_divisors(strategy.dp, devices // c.model_parallel))
-    return Finding("strategy.dp", must, f"{strategy.dp} ({product})", fewer + smaller)
-
-
-@RULES.refuse(
-    "ranks-fill-devices", _ALL_DEGREES, "dp is derived from the device count; state dp to leave devices idle"
-)
-def replicas_fill_devices(c: Context) -> Finding | None:
-    """Without a stated dp, tp x cp x pp divides the number of devices."""
-    devices = c.cluster.num_devices
-    if c.strategy.dp is not None or c.model_parallel > devices or devices % c.model_parallel == 0:
-        return None
-    axis = _largest_degree(c)
-    degree: int = getattr(c.strategy, axis)
-    others = c.model_parallel // degree
-    near = near_divisors(degree, devices // others) if devices % others == 0 else []
-    return Finding(
-        f"strategy.{axis}",
-        f"make tp x cp x pp divide the number of devices ({devices})",
-        f"{degree} (tp {c.strategy.tp} x cp {c.strategy.cp} x pp {c.strategy.pp} = {c.model_parallel})",
-        (*ways(f"strategy.{axis}", near), {"strategy.dp": devices // c.model_parallel}),
-    )
-
-
 @RULES.refuse(
     "tp-splits",
     "tp",
@@ -231,6 +182,18 @@ def context_parallelism_divides_sequence(c: Context) -> Finding | None:
     )
 
 
+@RULES.refuse(
+    "cp-simulated",
+    "cp",
+    "the exchange of keys and values between context parallel ranks is not simulated yet",
+)
+def context_parallelism_is_simulated(c: Context) -> Finding | None:
+    """Context parallelism has no lowering yet."""
+    if c.strategy.cp == 1:
+        return None
+    return Finding("strategy.cp", "be 1", c.strategy.cp, ({"strategy.cp": 1},), explain=True)
+
+
 @RULES.refuse("C2-27", "ep", "experts are placed whole, equally many on each rank")
 def expert_parallelism_divides_experts(c: Context) -> Finding | None:
     """Expert parallelism needs experts and divides their number."""
@@ -253,3 +216,52 @@ def expert_parallelism_divides_replicas(c: Context) -> Finding | None:
     if ep == 1 or c.dp is None or c.dp % ep == 0:
         return None
     return Finding("strategy.ep", f"divide dp ({c.dp})", ep, ways("strategy.ep", near_divisors(ep, c.dp)))
+
+
+def _largest_degree(c: Context) -> str:
+    return max(("tp", "cp", "pp"), key=lambda axis: int(getattr(c.strategy, axis)))
+
+
+@RULES.refuse("ranks-devices", _ALL_DEGREES, "each rank needs a device of its own")
+def ranks_fit_devices(c: Context) -> Finding | None:
+    """No more ranks than devices."""
+    devices, strategy = c.cluster.num_devices, c.strategy
+    ranks = c.model_parallel * (strategy.dp or 1)
+    if ranks <= devices:
+        return None
+    product = (
+        f"tp {strategy.tp} x cp {strategy.cp} x pp {strategy.pp} x dp {strategy.dp or 1} = {ranks} ranks"
+    )
+    must = f"leave no more ranks than devices ({devices})"
+    axis = _largest_degree(c)
+    degree: int = getattr(strategy, axis)
+    room = devices * degree // c.model_parallel
+    smaller: tuple[Overrides, ...] = tuple(
+        {f"strategy.{axis}": value, "strategy.dp": None}
+        for value in near_divisors(degree, devices, most=room)
+    )
+    if strategy.dp is None or c.model_parallel > devices:
+        smaller = ways(f"strategy.{axis}", near_divisors(degree, devices, most=room)) + smaller
+        return Finding(f"strategy.{axis}", must, f"{degree} ({product})", smaller)
+    fewer = ways("strategy.dp", near_divisors(strategy.dp, devices // c.model_parallel))
+    return Finding("strategy.dp", must, f"{strategy.dp} ({product})", fewer + smaller)
+
+
+@RULES.refuse(
+    "ranks-fill-devices", _ALL_DEGREES, "dp is derived from the device count; state dp to leave devices idle"
+)
+def replicas_fill_devices(c: Context) -> Finding | None:
+    """Without a stated dp, tp x cp x pp divides the number of devices."""
+    devices = c.cluster.num_devices
+    if c.strategy.dp is not None or c.model_parallel > devices or devices % c.model_parallel == 0:
+        return None
+    axis = _largest_degree(c)
+    degree: int = getattr(c.strategy, axis)
+    others = c.model_parallel // degree
+    near = near_divisors(degree, devices // others) if devices % others == 0 else []
+    return Finding(
+        f"strategy.{axis}",
+        f"make tp x cp x pp divide the number of devices ({devices})",
+        f"{degree} (tp {c.strategy.tp} x cp {c.strategy.cp} x pp {c.strategy.pp} = {c.model_parallel})",
+        (*ways(f"strategy.{axis}", near), {"strategy.dp": devices // c.model_parallel}),
+    )

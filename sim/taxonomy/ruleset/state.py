@@ -63,6 +63,7 @@ def servers_need_no_collective(c: Context) -> Finding | None:
             TO_REPLICATED,
             {**TO_REPLICATED, "strategy.num_servers": None},
         ),
+        explain=True,
     )
 
 
@@ -79,24 +80,24 @@ def servers_serve_equal_workers(c: Context) -> Finding | None:
         "strategy.ep",
         f"be 1 while state is {c.strategy.state}",
         c.strategy.ep,
-        ({"strategy.ep": 1}, TO_REPLICATED),
+        ({"strategy.ep": 1}, TO_REPLICATED, {**TO_REPLICATED, "strategy.num_servers": None}),
+        explain=True,
     )
 
 
-@RULES.refuse(
-    "servers-context",
-    "cp state",
-    "context parallel ranks sum one replica's gradient by a collective before any push",
-)
-def servers_take_whole_gradients(c: Context) -> Finding | None:
-    """Context parallelism with a parameter server."""
-    if not c.uses_servers or c.strategy.cp == 1:
+@RULES.refuse("servers-processors", "state", "a server sums gradients at the speed of its processors' memory")
+def servers_have_processors(c: Context) -> Finding | None:
+    """A parameter server on a host that does not say which processors it has."""
+    state = c.strategy.state
+    if not c.uses_servers or c.cluster.has_processors[state]:
         return None
+    other = "ps_colocated" if state == "ps_dedicated" else "ps_dedicated"
     return Finding(
-        "strategy.cp",
-        f"be 1 while state is {c.strategy.state}",
-        c.strategy.cp,
-        ({"strategy.cp": 1}, TO_REPLICATED),
+        "strategy.state",
+        "not be a parameter server on hosts without a cpu_device",
+        state,
+        (TO_REPLICATED, {**TO_REPLICATED, "strategy.num_servers": None}, {"strategy.state": other}),
+        explain=True,
     )
 
 

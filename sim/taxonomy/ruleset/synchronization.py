@@ -20,11 +20,13 @@ _SERVERS_OR_BSP: tuple[Overrides, ...] = (
 
 
 def _needs_servers(c: Context) -> Finding:
+    instead = "bsp or local" if c.strategy.state == "replicated" else "bsp"
     return Finding(
         "strategy.synchronization",
-        f"be bsp while state is {c.strategy.state}",
+        f"be {instead} while state is {c.strategy.state}",
         c.strategy.synchronization,
         _SERVERS_OR_BSP,
+        explain=True,
     )
 
 
@@ -88,6 +90,7 @@ def local_steps_update_own_state(c: Context) -> Finding | None:
             {**TO_REPLICATED, "strategy.num_servers": None},
             {**_TO_BSP, "strategy.local_steps": 1},
         ),
+        explain=True,
     )
 
 
@@ -104,7 +107,7 @@ def local_replicas_are_independent(c: Context) -> Finding | None:
         degree: int = getattr(c.strategy, axis)
         if degree > 1:
             leave: tuple[Overrides, ...] = ({f"strategy.{axis}": 1}, {**_TO_BSP, "strategy.local_steps": 1})
-            return Finding(f"strategy.{axis}", "be 1 for local SGD", degree, leave)
+            return Finding(f"strategy.{axis}", "be 1 for local SGD", degree, leave, explain=True)
     return None
 
 
@@ -150,6 +153,30 @@ def backup_leaves_a_worker(c: Context) -> Finding | None:
         f"be less than dp ({c.dp})",
         strategy.backup_workers,
         ways("strategy.backup_workers", [c.dp - 1]),
+    )
+
+
+@RULES.refuse(
+    "backup-replica",
+    "synchronization tp pp",
+    "a late gradient is dropped rank by rank, and a replica of several ranks would drop only parts of one",
+)
+def backup_drops_whole_replicas(c: Context) -> Finding | None:
+    """Backup workers with replicas of several ranks."""
+    strategy = c.strategy
+    if strategy.synchronization != "backup" or strategy.tp * strategy.pp == 1:
+        return None
+    axis = "tp" if strategy.tp > 1 else "pp"
+    return Finding(
+        f"strategy.{axis}",
+        "be 1 for backup workers",
+        getattr(strategy, axis),
+        (
+            {f"strategy.{axis}": 1},
+            {"strategy.tp": 1, "strategy.pp": 1},
+            {**_TO_BSP, "strategy.backup_workers": 0},
+        ),
+        explain=True,
     )
 
 
