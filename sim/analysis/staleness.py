@@ -58,25 +58,50 @@ class Staleness:
 
 def pulls_of_updates(graph: ExecutionGraph) -> dict[int, list[tuple[int, int]]]:
     """For every update task the pulls its gradients are based on: (pull task, iterations back)."""
-    predecessors, distance = graph.predecessors, graph.predecessor_distance
-    result: dict[int, list[tuple[int, int]]] = {}
-    for update in np.flatnonzero(graph.closes_update).tolist():
+    updates = np.flatnonzero(graph.closes_update).tolist()
+    search = _PullSearch(
+        graph.predecessors.offsets.tolist(),
+        graph.predecessors.index.tolist(),
+        graph.predecessor_distance.tolist(),
+        graph.opens_pull.tolist(),
+        graph.closes_update.tolist(),
+    )
+    return {update: search.near(update) for update in updates}
+
+
+@dataclass(frozen=True)
+class _PullSearch:
+    """Backward search over edges, on plain lists."""
+
+    offsets: list[int]
+    index: list[int]
+    distance: list[int]
+    opens_pull: list[bool]
+    closes_update: list[bool]
+
+    def near(self, update: int) -> list[tuple[int, int]]:
+        """Pulls upstream of an update within the fewest iterations that have any."""
+        for limit in range(_MAX_DISTANCE + 1):
+            if found := self._within(update, limit):
+                return sorted(found)
+        return []
+
+    def _within(self, update: int, limit: int) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         seen = {(update, 0)}
         frontier = [(update, 0)]
         while frontier:
             task, back = frontier.pop()
-            for entry in range(predecessors.offsets[task], predecessors.offsets[task + 1]):
-                node = (int(predecessors.index[entry]), back + int(distance[entry]))
-                if node in seen or node[1] > _MAX_DISTANCE:
+            for entry in range(self.offsets[task], self.offsets[task + 1]):
+                node = (self.index[entry], back + self.distance[entry])
+                if node in seen or node[1] > limit:
                     continue
                 seen.add(node)
-                if graph.opens_pull[node[0]]:
+                if self.opens_pull[node[0]]:
                     found.append(node)
-                elif not graph.closes_update[node[0]]:
+                elif not self.closes_update[node[0]]:
                     frontier.append(node)
-        result[update] = sorted(found)
-    return result
+        return found
 
 
 def update_weights(graph: ExecutionGraph, pulls: dict[int, list[tuple[int, int]]]) -> FloatArray:
@@ -95,42 +120,62 @@ def update_weights(graph: ExecutionGraph, pulls: dict[int, list[tuple[int, int]]
     return weights
 
 
+def _models(graph: ExecutionGraph) -> IntArray:
+    """The part of the model each task's device holds: updates count against others of the same part only.
+
+    A server is a part of its own; workers hold the part of their pipeline stage.
+    """
+    if not len(graph.devices.name):
+        return np.full(graph.num_tasks, -1, np.int64)
+    server = np.array([kind == "server" for kind in graph.devices.kind], bool)
+    row = np.arange(len(graph.devices.name))
+    part = np.where(server, row, -1 - graph.devices.stage)
+    return np.where(graph.device >= 0, part[np.maximum(graph.device, 0)], -1)
+
+
 def updates_between(
     graph: ExecutionGraph, run: RunRecord, pulls: dict[int, list[tuple[int, int]]]
 ) -> tuple[FloatArray, FloatArray]:
     """Staleness of every update in the window, and how many updates it stands for.
 
-    Updates are counted per device that applies them (per shard). A class of q equal workers that is
-    applied as one task counts as q updates, each of which sees on average (q - 1) / 2 of the others.
+    Own earlier updates do not count. A class of q equal workers that is applied as one task stands for q
+    updates; between two updates of one member each of its q - 1 peers makes one.
     """
     instances = Instances(graph, run)
-    server = graph.device
-    weight_of = update_weights(graph, pulls)
+    weight_of, part = update_weights(graph, pulls), _models(graph)
     stale: list[FloatArray] = []
     weights: list[FloatArray] = []
     applied = np.flatnonzero(graph.closes_update[run.task] & ~run.dropped)
-    for shard in np.unique(server[run.task[applied]]).tolist():
-        rows = applied[server[run.task[applied]] == shard]
-        end = run.end[rows]
-        weight = weight_of[run.task[rows]]
+    for model in np.unique(part[run.task[applied]]).tolist():
+        rows = applied[part[run.task[applied]] == model]
+        end, task = run.end[rows], run.task[rows]
+        weight = weight_of[task]
         cumulative = np.concatenate([[0.0], np.cumsum(weight)])
-        own = cumulative[:-1] + (weight - 1) / 2
         inside = (end > run.window[0]) & (end <= run.window[1] * (1 + 1e-12))
-        for update in np.unique(run.task[rows]).tolist():
-            mine = np.flatnonzero((run.task[rows] == update) & inside)
+        for update in np.unique(task).tolist():
+            own = np.flatnonzero(task == update)
+            chosen = np.flatnonzero(inside[own])
+            mine = own[chosen]
             if not len(mine) or not pulls[update]:
                 continue
-            snapshot = np.full(len(mine), np.inf)
-            for task, back in pulls[update]:
-                at = instances.lookup(np.full(len(mine), task), run.iteration[rows[mine]] - back)
-                began = np.where(at >= 0, run.start[np.maximum(at, 0)], -np.inf)
-                snapshot = np.minimum(snapshot, began)
-            before = cumulative[np.searchsorted(end, snapshot, "right")]
-            stale.append(np.maximum(own[mine] - before, 0.0))
+            snapshot = _snapshots(instances, pulls[update], run.iteration[rows[mine]])
+            since = cumulative[mine] - cumulative[np.searchsorted(end, snapshot, "right")]
+            own_since = weight_of[update] * (chosen - np.searchsorted(end[own], snapshot, "right"))
+            stale.append(np.maximum(since - own_since, 0.0) + weight_of[update] - 1)
             weights.append(weight[mine])
     if not stale:
         return np.zeros(0), np.zeros(0)
     return np.concatenate(stale), np.concatenate(weights)
+
+
+def _snapshots(instances: Instances, pulls: list[tuple[int, int]], iteration: IntArray) -> FloatArray:
+    """When the earliest of an update's pulls began (s), per instance; -inf before the first."""
+    snapshot = np.full(len(iteration), np.inf)
+    for task, back in pulls:
+        at = instances.lookup(np.full(len(iteration), task), iteration - back)
+        began = np.where(at >= 0, instances.run.start[np.maximum(at, 0)], -np.inf)
+        snapshot = np.minimum(snapshot, began)
+    return snapshot
 
 
 def clocks_ahead(
@@ -154,9 +199,9 @@ def clocks_ahead(
     done[done == -np.inf] = np.inf
     slowest = np.maximum.accumulate(done.max(axis=1)) if len(workers) else np.zeros(0)
     inside = (begun > run.window[0]) & (begun <= run.window[1])
-    clock, column = np.nonzero(inside)
+    clock, who = np.nonzero(inside)
     ahead = clock - np.searchsorted(slowest, begun[inside] * (1 + 1e-12), "right")
-    weight = graph.devices.multiplicity[np.array(workers, np.int64)][column] if len(workers) else np.zeros(0)
+    weight = graph.devices.multiplicity[np.array(workers, np.int64)][who] if len(workers) else np.zeros(0)
     return np.maximum(ahead, 0).astype(np.float64), weight.astype(np.float64)
 
 
@@ -209,10 +254,10 @@ def _samples_per_update(graph: ExecutionGraph, pulls: dict[int, list[tuple[int, 
     samples = graph.metadata.get("samples_per_iteration")
     if not isinstance(samples, int | float):
         return None
-    weights = update_weights(graph, pulls)
-    per_shard: dict[int, float] = {}
+    weights, part = update_weights(graph, pulls), _models(graph)
+    per_part: dict[int, float] = {}
     for update in pulls:
-        shard = int(graph.device[update])
-        per_shard[shard] = per_shard.get(shard, 0.0) + float(weights[update])
-    updates = max(per_shard.values(), default=0.0)
+        model = int(part[update])
+        per_part[model] = per_part.get(model, 0.0) + float(weights[update])
+    updates = max(per_part.values(), default=0.0)
     return float(samples) / updates if updates else None
