@@ -22,8 +22,8 @@ _FIELDS: dict[str, frozenset[str]] = {
     "rail_optimized": frozenset(
         {"uplink_bandwidth", "uplink_latency", "oversubscription", "hosts_per_leaf", "num_spines"}
     ),
-    "torus": frozenset({"dims"}),
-    "ring": frozenset(),
+    "torus": frozenset({"dims", "attach"}),
+    "ring": frozenset({"attach"}),
     "graph": frozenset({"edges"}),
 }
 
@@ -77,11 +77,15 @@ class Fabric(Spec):
         None, ge=2, description="ports of a fat-tree switch; the smallest that holds the hosts if absent"
     )
     dims: tuple[int, ...] | None = Field(
-        None, description="torus extents over hosts; product = num_hosts; near-cubic 2-D if absent"
+        None, description="torus extents over what it joins, spare places allowed; the most square 2-D ones if absent"
+    )
+    attach: Literal["host", "device"] = Field(
+        "host", description="what a torus or ring joins: hosts through their NICs, or devices directly (TPU)"
     )
     edges: tuple[FabricEdge, ...] = Field((), description="cables of an explicit graph")
     routing: Literal["ecmp", "static"] = Field(
-        "ecmp", description="ecmp: equal shares over all shortest paths; static: one path per pair"
+        "ecmp",
+        description="ecmp: each switch splits evenly over its shortest next hops; static: one path, by destination",
     )
     link_service: Literal["fair", "weighted", "fifo"] = "fair"
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from sim.spec.base import Bytes, BytesPerSecond, CatalogSpec, DollarsPerHour, Seconds, Spec, refuse
+from sim.spec.base import Bytes, BytesPerSecond, CatalogSpec, DollarsPerHour, Seconds, Spec, Watts, refuse
 
 LinkKind = Literal["nvlink", "pcie", "qpi", "nic", "memory"]
 
@@ -103,7 +103,7 @@ class Host(CatalogSpec):
         None, description="index of each device's nearest NIC; spread evenly in consecutive blocks if absent"
     )
     price_per_hour: DollarsPerHour = Field(0, ge=0, description="the machine without its devices")
-    power: float = Field(0, ge=0, description="watts of everything but the devices")
+    power: Watts = Field(0, ge=0, description="everything but the devices, under load")
     cpu_cores: int = Field(ge=1, description="physical cores")
     cpu_device: str | None = Field(None, description="device name of its processors, for parameter servers")
     memory_bytes: Bytes = Field(gt=0)
