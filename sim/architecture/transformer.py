@@ -7,7 +7,9 @@ block and the head to the last, as Megatron-LM places them.
 Stored activations follow Korthikanti et al. 2022 (arXiv:2205.05198), section 4.1: 34 sbh + 5 as^2 b bytes per
 block in 16-bit, of which tensor parallelism divides 24 sbh + 5 as^2 b. With grouped queries, gated units or
 without dropout the same list of tensors is counted with its real sizes. Dropout masks are one byte, half an
-element. Element-wise kernels are fused as in Megatron-LM (bias + GELU, bias + dropout + addition).
+element. Element-wise kernels are fused as in Megatron-LM (bias + GELU, bias + dropout + addition, scale +
+mask + softmax) or, with ``fused_kernels: false``, separate as in eager PyTorch: then norms also cast to fp32
+and back, heads are transposed by copies, and scaling and masking pass over the scores.
 """
 
 from __future__ import annotations
@@ -53,6 +55,9 @@ class TransformerShape(Spec):
     tied_embeddings: bool = True
     dropout: bool = True
     flash: bool = Field(False, description="fused attention that never writes the score matrix")
+    fused_kernels: bool = Field(
+        True, description="element-wise kernels fused as in Megatron-LM; else separate, as in eager PyTorch"
+    )
     embedding_norm: bool = Field(False, description="norm after the embedding (BERT)")
     head: Literal["lm", "mlm"] = Field(
         "lm", description="language model on every token, or masked tokens only"
@@ -108,9 +113,12 @@ class Parts:
 
     @cached_property
     def norm_op(self) -> MemoryBound:
-        """Norm: read, write; backward reads gradient and input, writes one."""
+        """Norm: read, write; backward reads gradient and input, writes one; unfused twice, for casts."""
+        casts = 1 if self.shape.fused_kernels else 2
         return MemoryBound(
-            elements=2 * self.activation, backward_elements=3 * self.activation, split="sequence"
+            elements=2 * casts * self.activation,
+            backward_elements=3 * casts * self.activation,
+            split="sequence",
         )
 
     @cached_property
@@ -118,8 +126,9 @@ class Parts:
         """Bias + dropout + addition; backward the mask's product and the sum of two gradients at the fork."""
         mask = MASK if self.shape.dropout else 0.0
         backward = 3 + (2 + mask if self.shape.dropout else 0)
+        separate = 2 if self.shape.dropout and not self.shape.fused_kernels else 0
         return MemoryBound(
-            elements=(3 + mask) * self.activation,
+            elements=(3 + mask + separate) * self.activation,
             backward_elements=backward * self.activation,
             split="sequence",
         )
@@ -145,6 +154,11 @@ class Parts:
             Gemm(rows=tokens, n=shape.hidden, k=query, split="row"),
             self.residual_op,
         ]
+        if not (shape.fused_kernels or shape.flash):
+            copies = 4.0 * tokens * (query + key)
+            ops.insert(2, MemoryBound(elements=copies, backward_elements=copies, split="tensor"))
+            scores = float(shape.num_heads * tokens * tokens)
+            ops.insert(3, MemoryBound(elements=4 * scores, backward_elements=2 * scores, split="tensor"))
         if shape.max_positions is None:
             rotated = 2.0 * tokens * (query + key)
             ops.insert(2, MemoryBound(elements=rotated, backward_elements=rotated, split="tensor"))
@@ -185,9 +199,10 @@ class Parts:
         shape, tokens = self.shape, self.shape.sequence_length
         gated = shape.activation == "swiglu"
         inner = float(tokens * shape.ffn)
+        separate = 0 if shape.fused_kernels else 2
         activation = MemoryBound(
-            elements=(3 if gated else 2) * inner,
-            backward_elements=(5 if gated else 3) * inner,
+            elements=((3 if gated else 2) + separate) * inner,
+            backward_elements=((5 if gated else 3) + separate) * inner,
             split="tensor",
         )
         return (

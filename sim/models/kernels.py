@@ -27,10 +27,10 @@ MICRO_BATCH, TENSOR, SEQUENCE, EXPERT = 0, 1, 2, 3
 NO_POWER = (0, 0, 0, 0)
 
 CHANNEL_ALIGNMENT = 8
-"""Tensor-core convolutions pad the input channels to 16 bytes (cuDNN developer guide, "Tensor Core operations")."""
+"""Tensor-core convolutions pad the input channels to 16 bytes (cuDNN developer guide, tensor cores)."""
 
 FLASH_BACKWARD = 2.5
-"""Backward of fused attention has five products against two forward (Dao 2023, arXiv:2307.08691, section 3.1)."""
+"""Backward of fused attention: five products against two (Dao 2023, arXiv:2307.08691, section 3.1)."""
 
 
 class Kernel(NamedTuple):
@@ -60,7 +60,7 @@ class Kernels:
     dims, powers, reuse, align : float[K, 4], int[K, 4, 4], float[K, 3], float[K, 3]
         See :class:`Kernel`.
     winograd : bool[K]
-        3x3 stride-1 convolutions.
+        Convolutions for which the library may use Winograd or FFT: square kernels of 3 or more, stride 1.
     entry_layer, entry_op : int[E]
         Which unique operation each layer runs.
     selective : bool[U]
@@ -191,7 +191,8 @@ def _convolution(op: Convolution, first: bool) -> Iterator[Kernel]:
     area = op.kernel[0] * op.kernel[1]
     pixels, taps = float(op.out_height * op.out_width), float(area * op.in_channels // op.groups)
     inputs, outputs = float(op.in_channels // op.groups), float(op.out_channels // op.groups)
-    winograd = op.kernel == (3, 3) and op.stride == 1 and op.groups == 1 and inputs >= CHANNEL_ALIGNMENT
+    square = op.kernel[0] == op.kernel[1] and op.kernel[0] >= 3
+    winograd = square and op.stride == 1 and op.groups == 1 and inputs >= CHANNEL_ALIGNMENT
     # Elements of the input that are really read, against the pixels x taps of the virtual matrix.
     read = inputs * pixels * min(op.stride**2, area) / (pixels * taps)
     padded = -(-inputs // CHANNEL_ALIGNMENT) * CHANNEL_ALIGNMENT / inputs if op.groups == 1 else 1.0

@@ -1,13 +1,13 @@
 """Memory of one device, by component, strategy and pipeline position.
 
-States. Per parameter, in mixed precision: a 16-bit weight and gradient (2 + 2 bytes) and, as optimiser state,
-the fp32 master weight and the moments (Adam: 4 + 4 + 4); in fp32 the weight itself is the master copy.
-ZeRO divides by the data-parallel degree the optimiser states (1), also the gradients (2), also the weights (3)
-(Rajbhandari et al. 2020, arXiv:1910.02054, figure 1).
+States. Per parameter, in mixed precision: a 16-bit weight and gradient (2 + 2 bytes) and, as optimiser
+state, the fp32 master weight and the moments (Adam: 4 + 4 + 4); in fp32 the weight is its own master copy.
+ZeRO divides by the data-parallel degree the optimiser states (1), also the gradients (2), also the weights
+(3) (Rajbhandari et al. 2020, arXiv:1910.02054, figure 1).
 
-Activations. Per micro-batch in flight what backward needs (Korthikanti et al. 2022, arXiv:2205.05198, table 2);
-selective recomputation drops the attention core, full recomputation keeps each block's input and one block's
-activations while it is recomputed.
+Activations. Per micro-batch in flight what backward needs (Korthikanti et al. 2022, arXiv:2205.05198, table
+2); selective recomputation drops the attention core, full recomputation keeps each block's input and one
+block's activations while it is recomputed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A matrix product is cut into tiles of ``tile_m x tile_n`` outputs, one per multiprocessor at a time. A wave of
 tiles costs ``2 * tile_m * tile_n * (k + k0)`` FLOPs at the multiprocessor's share of the attainable peak; k0
-is the filling and draining of the pipeline (NVIDIA, "Matrix multiplication background user's guide":
-tile quantisation, wave quantisation). The library is assumed to choose the fastest of a few tile shapes and
+stands for the fixed time of filling and draining the pipeline (NVIDIA, "Matrix multiplication background
+user's guide": tile quantisation, wave quantisation). The library is assumed to choose the fastest of a few tile shapes and
 of splits of k, which cost traffic for partial sums.
 """
 
@@ -47,9 +47,9 @@ class Roof:
     bandwidth : float
         Attainable bytes/s of device memory.
     winograd_gain : float
-        Direct FLOPs per FLOP really done in 3x3 stride-1 convolutions.
+        Direct FLOPs per FLOP really done where Winograd or FFT convolution applies.
     saturation_k : float
-        Pipeline filling and draining, in units of k.
+        Pipeline filling and draining of the largest tile, in units of k.
     latency, issue_time : float
         Seconds a kernel adds on the device, and seconds the host needs to launch it.
     input_bytes, element_bytes : float
@@ -92,7 +92,9 @@ def roof(device: Device, dtype: str, calibration: Calibration) -> Roof:
         attention_flops=wide_peak * value("attention_efficiency"),
         bandwidth=device.memory_bandwidth * value("memory_efficiency"),
         winograd_gain=1.0 if matrix_unit else value("winograd_gain"),
-        saturation_k=value("gemm_saturation_k"),
+        saturation_k=value("tile_fill_time")
+        * peak
+        / (device.num_multiprocessors * 2 * TILES[0][0] * TILES[0][1]),
         latency=value("kernel_latency"),
         issue_time=calibration.value("framework", "default", "kernel_issue_time"),
         input_bytes=DTYPE_BYTES[dtype],
