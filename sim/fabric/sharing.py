@@ -2,8 +2,8 @@
 
 The unknown is the rate ``x`` of *one elementary flow* of a transfer. A transfer loads link ``l`` with
 ``coefficient * x``, where the coefficient counts its elementary flows there times their relative bytes, so a
-collective of many flows is one row. Fairness equalises ``x`` over the flows that meet on a link (``x / weight``
-if weights are given), never the progress of transfers.
+collective of many flows is one row. Fairness equalises ``x`` over the flows that meet on a link (``x /
+weight`` if weights are given), never the progress of transfers.
 
 Reference: D. Bertsekas, R. Gallager, *Data Networks*, 2nd ed. 1992, section 6.5.2 (max-min flow control).
 """
@@ -30,18 +30,18 @@ def max_min(
 ) -> FloatArray:
     """Max-min fair rates of elementary flows by progressive filling.
 
-    In each round every *local* bottleneck is settled at once: a link whose fair level is the lowest seen by all
-    of its flows, or a flow whose cap lies below the levels of all of its links. Levels of links only rise as
-    other flows are settled, so this is exact, and the number of rounds is the depth of the bottleneck order
-    rather than the number of bottlenecks.
+    In each round every *local* bottleneck is settled at once: a link whose fair level is the lowest seen by
+    all of its flows, or a flow whose cap lies below the levels of all of its links. Levels of links only
+    rise as other flows are settled, so this is exact, and the number of rounds is the depth of the
+    bottleneck order rather than the number of bottlenecks.
 
     Parameters
     ----------
     capacity : float[L]
         Link capacities, bytes/s.
     offsets, link, coefficient : int[n + 1], int[nnz], float[nnz]
-        Row ``i`` loads ``link[offsets[i]:offsets[i + 1]]``, each with its coefficient (> 0) per unit rate. A link
-        may occur several times in a row; coefficients then add.
+        Row ``i`` loads ``link[offsets[i]:offsets[i + 1]]``, each with its coefficient (> 0) per unit rate. A
+        link may occur several times in a row; coefficients then add.
     cap : float[n]
         Upper bound of each rate, bytes/s; ``inf`` for none.
     weight : float[n], optional

@@ -1,17 +1,17 @@
 """Collective algorithms as few phases of flows; closed forms; and the choice a library makes.
 
 A collective on ``n`` ranks is a tuple of :class:`Phase`. A phase merges consecutive steps whose flows are
-proportional (all steps of a ring are one phase) and lasts, on a network that gives its elementary flow the rate
-``x``, ``steps * latency + fraction * size_bytes / x``. Phases follow one another.
+proportional (all steps of a ring are one phase) and lasts, on a network that gives its elementary flow the
+rate ``x``, ``steps * latency + fraction * size_bytes / x``. Phases follow one another.
 
-``size_bytes`` has the meaning of nccl-tests throughout: all-reduce, broadcast, reduce: the buffer; all-gather:
-the gathered result; reduce-scatter: the full input; gather and scatter: the root's full buffer; all-to-all: the
-per-rank send buffer; send: the message.
+``size_bytes`` has the meaning of nccl-tests throughout: all-reduce, broadcast, reduce: the buffer;
+all-gather: the gathered result; reduce-scatter: the full input; gather and scatter: the root's full buffer;
+all-to-all: the per-rank send buffer; send: the message.
 
-Sources: P. Patarasuk, X. Yuan, JPDC 69 (2009) 117 (ring); R. Thakur, R. Rabenseifner, W. Gropp, IJHPCA 19 (2005)
-49 (halving-doubling, recursive doubling); P. Sanders, J. Speck, J. Traeff, Parallel Computing 35 (2009) 581
-(double binary tree, as used by NCCL since 2.4); M. Cho et al., BlueConnect, SysML 2019 (hierarchical over any
-number of dimensions); H. Mikami et al., arXiv:1811.05233 (2-D torus).
+Sources: P. Patarasuk, X. Yuan, JPDC 69 (2009) 117 (ring); R. Thakur, R. Rabenseifner, W. Gropp, IJHPCA 19
+(2005) 49 (halving-doubling, recursive doubling); P. Sanders, J. Speck, J. Traeff, Parallel Computing 35
+(2009) 581 (double binary tree, as used by NCCL since 2.4); M. Cho et al., BlueConnect, SysML 2019
+(hierarchical over any number of dimensions); H. Mikami et al., arXiv:1811.05233 (2-D torus).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
 OPERATIONS = (
-    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send", "gather", "scatter",
-    "barrier",
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send", "gather",
+    "scatter", "barrier",
 )  # fmt: skip
 ALGORITHMS = ("ring", "tree", "halving_doubling", "recursive_doubling", "hierarchical", "torus2d", "direct")
 
@@ -85,7 +85,8 @@ def plan(op: str, algorithm: str, n: int, *, dims: tuple[int, ...] | None = None
     dims : tuple of int, optional
         Extent of each dimension, innermost first, product ``n``; rank = i0 + dims[0] * (i1 + dims[1] * ...).
         ``hierarchical`` and ``torus2d`` use it (the most square two factors by default); ``tree`` with
-        ``dims=(k, m)`` is NCCL's: a chain through the ``k`` ranks of a host, double binary trees over ``m`` hosts.
+        ``dims=(k, m)`` is NCCL's: a chain through the ``k`` ranks of a host, double binary trees over ``m``
+        hosts.
 
     Raises
     ------
@@ -101,7 +102,9 @@ def plan(op: str, algorithm: str, n: int, *, dims: tuple[int, ...] | None = None
     builder = _BUILDERS.get((op, algorithm))
     if builder is None:
         possible = [a for a in ALGORITHMS if (op, a) in _BUILDERS]
-        raise InputError("collective.algorithm", f"support {op}", algorithm, hint=f"Try {' or '.join(possible)}.")
+        raise InputError(
+            "collective.algorithm", f"support {op}", algorithm, hint=f"Try {' or '.join(possible)}."
+        )
     if dims is not None and math.prod(dims) != n:
         raise InputError("collective.dims", f"multiply to the number of ranks ({n})", list(dims))
     if n == 1:
@@ -117,8 +120,9 @@ def _cached_plan(op: str, algorithm: str, n: int, dims: tuple[int, ...] | None) 
 def flows(phase: Phase, orders: Sequence[IntArray]) -> tuple[IntArray, IntArray, FloatArray]:
     """Flows of a phase between endpoints, spread over several rank orders by equal shares.
 
-    A library runs one copy of the algorithm per channel, each on its own order of the same devices and its own
-    part of the data. Copies on link-disjoint orders add up their bandwidths; on a shared link they do not.
+    A library runs one copy of the algorithm per channel, each on its own order of the same devices and its
+    own part of the data. Copies on link-disjoint orders add up their bandwidths; on a shared link they do
+    not.
 
     Parameters
     ----------
@@ -131,8 +135,8 @@ def flows(phase: Phase, orders: Sequence[IntArray]) -> tuple[IntArray, IntArray,
     Returns
     -------
     src, dst, relative
-        Endpoints and relative bytes of all ``len(orders) * len(phase.src)`` flows; the relative bytes of each copy
-        are divided by the number of copies, ``phase.fraction`` stays.
+        Endpoints and relative bytes of all ``len(orders) * len(phase.src)`` flows; the relative bytes of
+        each copy are divided by the number of copies, ``phase.fraction`` stays.
     """
     src = np.concatenate([np.asarray(order)[phase.src] for order in orders])
     dst = np.concatenate([np.asarray(order)[phase.dst] for order in orders])
@@ -150,8 +154,8 @@ def wire_bytes(phases: Plan, n: int, size_bytes: float) -> FloatArray:
 def bus_factor(op: str, n: int) -> float:
     """Bus bandwidth over algorithm bandwidth (size / time), as nccl-tests defines it.
 
-    It is also the least number of bytes, per byte of ``size_bytes``, that the busiest rank has to send or receive
-    in any algorithm without reduction inside the network.
+    It is also the least number of bytes, per byte of ``size_bytes``, that the busiest rank has to send or
+    receive in any algorithm without reduction inside the network.
     """
     if n <= 1 or op == "barrier":
         return 0.0
@@ -166,7 +170,7 @@ def _phase(
     return Phase(src, dst, np.ones(len(src)), fraction, steps, dimension, operation)
 
 
-# --- ring ---------------------------------------------------------------------------------------------------------
+# --- ring -----------------------------------------------------------------------------------------------
 
 
 def _ring(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
@@ -182,7 +186,7 @@ def _chain(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
     return (_phase(src, dst, 1.0, n - 1, operation=op),)
 
 
-# --- direct -------------------------------------------------------------------------------------------------------
+# --- direct ---------------------------------------------------------------------------------------------
 
 
 def _direct(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
@@ -204,13 +208,14 @@ def _send(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
     return (_phase(np.array([0]), np.array([1]), 1.0, 1, operation=op),)
 
 
-# --- powers of two ------------------------------------------------------------------------------------------------
+# --- powers of two --------------------------------------------------------------------------------------
 
 
 def _fold_extra(n: int, core: int, op: str) -> tuple[IntArray, Plan, Plan]:
     """Ranks of the power-of-two core, and the extra phases before and after if n is no power of two.
 
-    The first 2 (n - core) ranks pair up; the odd one of each pair hands its data over and gets the result back.
+    The first 2 (n - core) ranks pair up; the odd one of each pair hands its data over and gets the result
+    back.
     """
     extra = n - core
     ranks = np.concatenate([np.arange(0, 2 * extra, 2), np.arange(2 * extra, n)])
@@ -258,11 +263,11 @@ def _dissemination(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
     return tuple(_phase(ranks, (ranks + (1 << s)) % n, 0.0, 1, operation=op) for s in range(rounds))
 
 
-# --- double binary tree -------------------------------------------------------------------------------------------
+# --- double binary tree ---------------------------------------------------------------------------------
 
 
 def _binary_tree_parent(n: int) -> IntArray:
-    """Parent of each rank in a tree of binary-counting order: leaves are odd, rank 0 is the root (parent -1)."""
+    """Parent of each rank in a tree of binary-counting order: odd ranks are leaves, rank 0 the root (-1)."""
     ranks = np.arange(n)
     bit = ranks & -ranks
     parent = (ranks ^ bit) | (bit << 1)
@@ -288,7 +293,8 @@ def _tree_depth(n: int) -> int:
 def _tree(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
     """Each tree reduces one half to its root and broadcasts it back, both directions pipelined.
 
-    With ``dims=(k, m)`` the trees connect the first ranks of ``m`` hosts, and a chain the ``k`` ranks of a host.
+    With ``dims=(k, m)`` the trees connect the first ranks of ``m`` hosts, and a chain the ``k`` ranks of a
+    host.
     """
     per_host, hosts = (1, n) if dims is None else (dims[0], n // dims[0])
     child, parent = _double_tree_edges(hosts) if hosts > 1 else (np.zeros(0, np.int64),) * 2
@@ -313,7 +319,7 @@ def _tree_rooted(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
     return (_phase(src, dst, 0.5, 1 + _tree_depth(others), operation=op),)
 
 
-# --- hierarchical -------------------------------------------------------------------------------------------------
+# --- hierarchical ---------------------------------------------------------------------------------------
 
 
 def _square_dims(n: int) -> tuple[int, int]:
@@ -331,7 +337,7 @@ def _along(n: int, dims: tuple[int, ...], dimension: int) -> tuple[IntArray, Int
 
 
 def _hierarchical(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
-    """Rings per dimension: reduce-scatter inwards out, all-reduce on the last, all-gather back (BlueConnect)."""
+    """Rings per dimension: reduce-scatter from inside out, all-reduce on the last, all-gather back."""
     dims = dims or _square_dims(n)
     active = [d for d, extent in enumerate(dims) if extent > 1]
     shard = {d: 1 / math.prod(dims[:d]) for d in active}  # what is left of the buffer when dimension d begins
@@ -351,7 +357,7 @@ def _hierarchical(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
 
 
 def _hierarchical_rooted(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
-    """Chains: over the first ranks of the outermost dimension, then inwards (broadcast); reversed for reduce."""
+    """Chains: over the first ranks of the outermost dimension, then inwards; reversed for reduce."""
     dims = dims or _square_dims(n)
     phases = []
     for dimension in reversed(range(len(dims))):
@@ -393,7 +399,7 @@ _BUILDERS: dict[tuple[str, str], _Builder] = {
 }
 
 
-# --- closed forms -------------------------------------------------------------------------------------------------
+# --- closed forms ---------------------------------------------------------------------------------------
 
 
 def closed_form(
@@ -475,24 +481,26 @@ def _closed_form_hierarchical(
     passes = 2 if op == "all_reduce" else 1
     total, shard = 0.0, 1.0
     for extent, width, latency in zip(dims, bandwidths, alphas, strict=True):
-        factor = float(extent > 1) if op in ("broadcast", "reduce") else passes * (extent - 1) / extent * shard
+        factor = (
+            float(extent > 1) if op in ("broadcast", "reduce") else passes * (extent - 1) / extent * shard
+        )
         total += factor * size_bytes / width + passes * (extent - 1) * latency
         shard /= extent
     return total
 
 
-# --- choice -------------------------------------------------------------------------------------------------------
+# --- choice ---------------------------------------------------------------------------------------------
 
-# NCCL's tuning model compares latencies and bandwidths of ring and tree; the two below are the orders of magnitude
-# of its tables for one step inside a host and over the network (NCCL 2.x src/graph/tuning.cc).
+# NCCL's tuning model compares latencies and bandwidths of ring and tree; the two below are the orders of
+# magnitude of its tables for one step inside a host and over the network (NCCL 2.x src/graph/tuning.cc).
 _STEP_INSIDE, _STEP_NETWORK, _NETWORK_BANDWIDTH = 1.0e-6, 5.0e-6, 10e9
 
 
 def choose(op: str, size_bytes: float, n: int, num_hosts: int) -> str:
     """Algorithm that a library like NCCL picks.
 
-    All-reduce inside a host is a ring; over several hosts a double binary tree while latency dominates, then a
-    ring. All-gather, reduce-scatter, broadcast and reduce are rings, point-to-point patterns are direct.
+    All-reduce inside a host is a ring; over several hosts a double binary tree while latency dominates, then
+    a ring. All-gather, reduce-scatter, broadcast and reduce are rings, point-to-point patterns are direct.
 
     Parameters
     ----------
