@@ -1,0 +1,56 @@
+# `make demo` and `make test` work on a fresh clone with only python3 (3.11 or newer) and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+# Touch-files: installing again only when the dependencies change.
+INSTALLED := $(VENV)/.installed
+INSTALLED_TEST := $(VENV)/.installed-test
+
+.PHONY: demo test lint types layers unit test-slow bench format clean
+
+demo: $(INSTALLED)
+	$(BIN)/clusterloom sweep workloads/sweeps/demo.yaml --out demo-output
+
+test: lint types layers unit
+
+lint: $(INSTALLED_TEST)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED_TEST)
+	$(BIN)/mypy
+
+layers: $(INSTALLED_TEST)
+	$(BIN)/lint-imports
+
+unit: $(INSTALLED_TEST)
+	$(BIN)/pytest -n $(WORKERS)
+
+test-slow: $(INSTALLED_TEST)
+	$(BIN)/pytest -n $(WORKERS) -m "slow or not slow"
+
+# Benchmarks print a table; run them on a quiet machine, one at a time.
+bench: $(INSTALLED_TEST)
+	$(BIN)/pytest tests/perf -s -m "slow or not slow"
+
+format: $(INSTALLED_TEST)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "clusterloom needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+$(INSTALLED_TEST): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test]"
+	touch $@ $(INSTALLED)
