@@ -100,7 +100,7 @@ def counter_waits(graph: ExecutionGraph, timeline: Timeline) -> BoolArray:
     return result
 
 
-def device_occupancy(timeline: Timeline, found: Activities, edges: FloatArray, owner: IntArray) -> FloatArray:
+def device_occupancy(found: Activities, edges: FloatArray, owner: IntArray) -> FloatArray:
     """Seconds per set of activities of device ``owner[j]`` within segment ``edges[j] .. edges[j + 1]``.
 
     Returns
@@ -181,7 +181,7 @@ def synchronous_breakdown(graph: ExecutionGraph, run: RunRecord, timeline: Timel
     edges = iteration_edges(graph, run)
     owner = critical_devices(graph, run, first, last)
     found = activities(timeline, waits=counter_waits(graph, timeline))
-    table = device_occupancy(timeline, found, edges, owner).sum(axis=0)
+    table = device_occupancy(found, edges, owner).sum(axis=0)
     steps = window_steps(graph, run)
     known = owner[owner >= 0]
     name = graph.devices.name[int(np.bincount(known).argmax())] if len(known) else ""
