@@ -2,9 +2,9 @@
 
 A matrix product is cut into tiles of ``tile_m x tile_n`` outputs, one per multiprocessor at a time. A wave of
 tiles costs ``2 * tile_m * tile_n * (k + k0)`` FLOPs at the multiprocessor's share of the attainable peak; k0
-stands for the fixed time of filling and draining the pipeline (NVIDIA, "Matrix multiplication background
-user's guide": tile quantisation, wave quantisation). The library is assumed to choose the fastest of a few tile shapes and
-of splits of k, which cost traffic for partial sums.
+stands for the fixed time of filling and draining the pipeline (tile and wave quantisation: NVIDIA, "Matrix
+multiplication background user's guide"). The library is assumed to choose the fastest of a few tile shapes
+and of splits of k, which cost traffic for partial sums.
 """
 
 from __future__ import annotations
