@@ -1,0 +1,107 @@
+"""Laws that every run obeys, checked with NumPy after each one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.engine.plan import Plan
+from sim.errors import InvariantError
+from sim.graph.execution import BoolArray, ExecutionGraph, FloatArray, TaskKind
+
+_TOLERANCE = 1e-9
+
+
+def link_bytes(graph: ExecutionGraph, count: FloatArray) -> FloatArray:
+    """Bytes per link row when task ``i`` ran ``count[i]`` times."""
+    rows = graph.links.rows()
+    moved = np.where(graph.kind == TaskKind.TRANSFER, graph.flow_bytes * count, 0.0)
+    return np.bincount(
+        graph.links.index, graph.link_coefficient * moved[rows], minlength=len(graph.link_table.capacity)
+    )
+
+
+def check(plan: Plan, start: FloatArray, end: FloatArray, dropped: BoolArray, factors: FloatArray) -> None:
+    """Raise InvariantError if a run broke a law.
+
+    Parameters
+    ----------
+    plan : Plan
+        What was played.
+    start, end : float[K, n]
+        Seconds per iteration and task; NaN where not played.
+    dropped : bool[K, n]
+        Skipped instances.
+    factors : float[K, n] or float[1, n]
+        Jitter drawn for each compute task.
+
+    Notes
+    -----
+    Causality along every edge together with a lower bound on every duration implies makespan >= critical path,
+    for any critical path of the played instances.
+    """
+    played = ~np.isnan(end)
+    if not played.any():
+        return
+    makespan = float(np.nanmax(end))
+    slack = max(1e-12, _TOLERANCE * makespan)
+    _check_causality(plan, start, end, slack)
+    least = np.where(plan.graph.kind == TaskKind.COMPUTE, plan.idle * factors, plan.idle)
+    least = np.where(dropped, 0.0, np.broadcast_to(least, end.shape))
+    # A completion may be recorded up to the tolerance of simultaneity early, and 1e-9 of a transfer early.
+    short = played & (end - start < least * (1 - 2 * _TOLERANCE) - slack)
+    if short.any():
+        iteration, task = np.argwhere(short)[0].tolist()
+        raise InvariantError(
+            f"{_label(plan.graph, task)} of iteration {iteration} took {end[iteration, task] - start[iteration, task]:g} s,"
+            f" less than its {least[iteration, task]:g} s on idle links"
+        )
+    busy = np.where(played, least, 0.0).sum(axis=0)
+    _check_streams(plan.graph, busy, makespan + slack)
+    count = (played & ~dropped).sum(axis=0).astype(np.float64)
+    _check_links(plan.graph, link_bytes(plan.graph, count), makespan + slack)
+
+
+def _check_causality(plan: Plan, start: FloatArray, end: FloatArray, slack: float) -> None:
+    edges, n = plan.edges, plan.num_tasks
+    real = edges.where(edges.target < n) if plan.num_markers else edges
+    for distance in np.unique(real.distance).tolist():
+        if distance >= len(end):
+            continue
+        some = real.where(real.distance == distance)
+        for iteration in range(distance, len(end)):
+            # NaN (not played) compares false on either side; a started target needs a finished source.
+            late = start[iteration, some.target] < end[iteration - distance, some.source] - slack
+            late |= np.isnan(end[iteration - distance, some.source]) & ~np.isnan(
+                start[iteration, some.target]
+            )
+            if late.any():
+                edge = int(np.argmax(late))
+                raise InvariantError(
+                    f"{_label(plan.graph, int(some.target[edge]))} of iteration {iteration} started before"
+                    f" {_label(plan.graph, int(some.source[edge]))} had finished"
+                )
+
+
+def _check_streams(graph: ExecutionGraph, busy: FloatArray, makespan: float) -> None:
+    if not len(graph.streams.index):
+        return
+    work = np.bincount(graph.streams.index, busy[graph.streams.rows()], len(graph.stream_table.width))
+    over = work > graph.stream_table.width * makespan * (1 + _TOLERANCE)
+    if over.any():
+        stream = int(np.argmax(over))
+        raise InvariantError(
+            f"stream {graph.stream_table.name[stream]} held {work[stream]:g} s of work in {makespan:g} s"
+        )
+
+
+def _check_links(graph: ExecutionGraph, moved: FloatArray, makespan: float) -> None:
+    over = moved > graph.link_table.capacity * makespan * (1 + _TOLERANCE)
+    if over.any():
+        link = int(np.argmax(over))
+        raise InvariantError(
+            f"link {graph.link_table.name[link]} carried {moved[link]:g} bytes in {makespan:g} s"
+        )
+
+
+def _label(graph: ExecutionGraph, task: int) -> str:
+    return f"'{graph.names[graph.name[task]]}' (task {task})"

@@ -1,0 +1,472 @@
+"""The fluid network: transfers drain at max-min fair rates, re-solved only where something changed.
+
+Transfers that share links, directly or through others, form a *group*. While every member crosses the most
+contended link of its group (or is held by the same cap), all members progress at one common rate. Then the group
+keeps a *virtual time*, the bytes an unweighted flow has received, and each member a fixed virtual finish, so that
+a change costs O(links of one transfer + log members) and not a new solution. Otherwise the group is solved by
+progressive filling. One event per group waits for its earliest completion.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Protocol
+
+import numpy as np
+from simpy.core import Environment
+from simpy.events import Event
+
+from sim.engine.events import Completion
+from sim.engine.plan import Plan, idle_rates
+from sim.errors import InvariantError
+from sim.fabric.sharing import max_min
+from sim.rng import uniform_hash
+
+NEGLIGIBLE = 1e-9  # of a transfer's bytes: counts as drained
+_TOLERANCE = 1e-9
+_SMALL = 24  # members up to which progressive filling in Python is faster than NumPy
+_INFINITY = float("inf")
+
+
+class Network(Protocol):
+    """What the loop needs from a network."""
+
+    dirty: bool
+
+    def join(self, instance: int) -> None:
+        """A transfer's latency is over: its bytes start to flow when the network is flushed."""
+
+    def flush(self, now: float) -> None:
+        """Re-solve what changed since the last flush."""
+
+    def set_factor(self, instance: int, factor: float, now: float) -> None:
+        """Progress of an active transfer per unit of its rate."""
+
+    def state(self, now: float) -> list[tuple[int, float]]:
+        """(instance, fraction of bytes left) of all active transfers."""
+
+
+class TransferTable:
+    """Links, coefficients, caps and bytes of each task, as lists, with duplicate links of a row joined."""
+
+    def __init__(self, plan: Plan) -> None:
+        graph = plan.graph
+        self.stride, self.rank = plan.stride, plan.rank
+        self.capacity: list[float] = graph.link_table.capacity.tolist()
+        self.bytes: list[float] = graph.flow_bytes.tolist()
+        self.cap: list[float] = graph.cap.tolist()
+        self.idle: list[float] = idle_rates(graph).tolist()
+        self.graph = graph
+        self._loads: dict[int, list[tuple[int, float]]] = {}
+
+    def loads(self, task: int) -> list[tuple[int, float]]:
+        """(link, coefficient) pairs of a task."""
+        found = self._loads.get(task)
+        if found is None:
+            graph = self.graph
+            row = slice(int(graph.links.offsets[task]), int(graph.links.offsets[task + 1]))
+            total: dict[int, float] = {}
+            for link, amount in zip(
+                graph.links.index[row].tolist(), graph.link_coefficient[row].tolist(), strict=True
+            ):
+                total[link] = total.get(link, 0.0) + amount
+            found = self._loads[task] = [(link, amount) for link, amount in total.items() if amount > 0]
+        return found
+
+
+class Group:
+    """Transfers connected by shared links."""
+
+    __slots__ = (
+        "alarm", "bottleneck", "changed", "finish", "floor", "heap", "largest_cap", "left", "links",
+        "rate", "rates", "smallest_cap", "time", "uniform", "virtual",
+    )  # fmt: skip
+
+    def __init__(self, now: float) -> None:
+        self.uniform = True
+        self.time = now
+        self.virtual = 0.0  # bytes received by a flow of weight 1 (uniform groups)
+        self.rate = 0.0
+        # Uniform: virtual finish of each member; otherwise its bytes left, and `rates` its progress rate.
+        self.finish: dict[int, float] = {}
+        self.rates: dict[int, float] = {}
+        self.heap: list[tuple[float, int]] = []
+        self.links: set[int] = set()
+        self.bottleneck = -1
+        self.floor = _INFINITY  # lower bound of the fair levels of all links but the bottleneck
+        self.smallest_cap = _INFINITY
+        self.largest_cap = 0.0
+        self.left = 0  # members that left since the components were last computed
+        self.changed = False
+        self.alarm: Completion | None = None
+
+    def advance(self, now: float) -> None:
+        """Let bytes flow until ``now``."""
+        span = now - self.time
+        if span > 0.0:
+            if self.uniform:
+                self.virtual += self.rate * span
+            else:
+                finish, rates = self.finish, self.rates
+                for instance in finish:
+                    finish[instance] -= rates[instance] * span
+        self.time = now
+
+
+class FluidNetwork:
+    """Max-min fair sharing of links, ``fair`` or ``weighted``.
+
+    Parameters
+    ----------
+    env : simpy.Environment
+        Clock and event queue.
+    plan : Plan
+        The graph being played.
+    drained : list of int
+        Instances whose bytes have arrived are appended here.
+    """
+
+    def __init__(self, env: Environment, plan: Plan, drained: list[int]) -> None:
+        self._env, self._drained = env, drained
+        self.table = TransferTable(plan)
+        self._weighted = plan.graph.link_service == "weighted"
+        self._seed = plan.graph.seed
+        num_links = len(self.table.capacity)
+        self._load = [0.0] * num_links  # sum of coefficient * weight over active transfers
+        self._users = [0] * num_links
+        self._group_of: list[Group | None] = [None] * num_links
+        self._member: dict[int, Group] = {}
+        self._weight: dict[int, float] = {}
+        self._factor: dict[int, float] = {}
+        self._new: list[int] = []
+        self._changed: list[Group] = []
+        self._callbacks = [self._on_alarm]
+        self.dirty = False
+
+    # -- what the loop calls ----------------------------------------------------------------------
+
+    def join(self, instance: int) -> None:
+        """Start the bytes of a transfer at the next flush."""
+        self._new.append(instance)
+        self.dirty = True
+
+    def flush(self, now: float) -> None:
+        """Attach new transfers and re-solve the groups that changed."""
+        for instance in self._new:
+            self._attach(instance, now)
+        self._new.clear()
+        changed, self._changed = self._changed, []
+        for group in changed:
+            if group.changed:
+                group.changed = False
+                self._solve(group, now)
+        self.dirty = False
+
+    def set_factor(self, instance: int, factor: float, now: float) -> None:
+        """Make an active transfer progress at ``factor`` times its rate from now on."""
+        group = self._member.get(instance)
+        if group is None:
+            self._factor[instance] = factor
+            return
+        group.advance(now)
+        left = self._left(group, instance)
+        self._factor[instance] = factor
+        self._put(group, instance, left)
+        self._mark(group)
+
+    def state(self, now: float) -> list[tuple[int, float]]:
+        """(instance, fraction of bytes left) of active transfers."""
+        table, found = self.table, []
+        for instance, group in self._member.items():
+            group.advance(now)
+            found.append((instance, self._left(group, instance) / table.bytes[instance % table.stride]))
+        return sorted(found)
+
+    # -- members ----------------------------------------------------------------------------------
+
+    def _scale(self, instance: int) -> float:
+        return self._weight.get(instance, 1.0) * self._factor.get(instance, 1.0)
+
+    def _left(self, group: Group, instance: int) -> float:
+        value = group.finish[instance]
+        return (value - group.virtual) * self._scale(instance) if group.uniform else value
+
+    def _put(self, group: Group, instance: int, left: float) -> None:
+        if group.uniform:
+            value = group.virtual + left / self._scale(instance)
+            heappush(group.heap, (value, instance))
+        else:
+            value = left
+            group.rates.setdefault(instance, 0.0)
+        group.finish[instance] = value
+
+    def _mark(self, group: Group) -> None:
+        if not group.changed:
+            group.changed = True
+            self._changed.append(group)
+        self.dirty = True
+
+    def _attach(self, instance: int, now: float) -> None:
+        table, task = self.table, instance % self.table.stride
+        loads = table.loads(task)
+        group: Group | None = None
+        for link, _ in loads:
+            other = self._group_of[link]
+            if other is not None and other is not group:
+                other.advance(now)
+                group = other if group is None else self._merge(group, other)
+        if group is None:
+            group = Group(now)
+        weight = 1.0
+        if self._weighted:
+            iteration = instance // table.stride
+            weight = self._weight[instance] = 0.5 + float(uniform_hash(self._seed ^ 0x5EED, task, iteration))
+        cap = table.cap[task] / weight
+        group.smallest_cap = min(group.smallest_cap, cap)
+        group.largest_cap = max(group.largest_cap, cap)
+        for link, amount in loads:
+            self._group_of[link] = group
+            group.links.add(link)
+            self._users[link] += 1
+            self._load[link] += amount * weight
+            if link != group.bottleneck:
+                group.floor = min(group.floor, table.capacity[link] / self._load[link])
+        self._member[instance] = group
+        if group.virtual > 1e6 * table.bytes[task]:
+            self._rebase(group)
+        self._put(group, instance, table.bytes[task])
+        self._mark(group)
+
+    def _merge(self, group: Group, other: Group) -> Group:
+        """Move the members of the smaller group into the larger one."""
+        if len(group.finish) < len(other.finish):
+            group, other = other, group
+        for instance in other.finish:
+            self._member[instance] = group
+            self._put(group, instance, self._left(other, instance))
+        for link in other.links:
+            self._group_of[link] = group
+        group.links |= other.links
+        group.floor = min(group.floor, other.floor)
+        if other.bottleneck >= 0:
+            level = self.table.capacity[other.bottleneck] / self._load[other.bottleneck]
+            group.floor = min(group.floor, level)
+        group.smallest_cap = min(group.smallest_cap, other.smallest_cap)
+        group.largest_cap = max(group.largest_cap, other.largest_cap)
+        group.left += other.left
+        other.changed = False
+        if other.alarm is not None:
+            other.alarm.cancel()
+        other.finish = {}
+        return group
+
+    def _detach(self, group: Group, instance: int) -> None:
+        del group.finish[instance], self._member[instance]
+        group.rates.pop(instance, None)
+        weight = self._weight.pop(instance, 1.0)
+        self._factor.pop(instance, None)
+        for link, amount in self.table.loads(instance % self.table.stride):
+            self._users[link] -= 1
+            self._load[link] -= amount * weight
+            if not self._users[link]:
+                self._load[link] = 0.0
+                self._group_of[link] = None
+                group.links.discard(link)
+                if link == group.bottleneck:
+                    group.bottleneck = -1
+        group.left += 1
+
+    # -- progress ---------------------------------------------------------------------------------
+
+    def _on_alarm(self, event: Event) -> None:
+        group: Group = event._value
+        group.alarm = None
+        now = self._env.now
+        group.advance(now)
+        instant = max(1e-12, 1e-12 * now)
+        table, stride = self.table, self.table.stride
+        done: list[int] = []
+        if group.uniform:
+            heap, finish = group.heap, group.finish
+            while heap:
+                value, instance = heap[0]
+                if finish.get(instance) == value:
+                    left = value - group.virtual
+                    small = NEGLIGIBLE * table.bytes[instance % stride]
+                    if left > instant * group.rate and left * self._scale(instance) > small:
+                        break
+                    done.append(instance)
+                    self._detach(group, instance)
+                heappop(heap)
+        else:
+            for instance, left in group.finish.items():
+                if left <= max(instant * group.rates[instance], NEGLIGIBLE * table.bytes[instance % stride]):
+                    done.append(instance)
+            for instance in done:
+                self._detach(group, instance)
+        self._drained.extend(done)
+        self._mark(group)
+
+    def _solve(self, group: Group, now: float) -> None:
+        """New rates for a group, and an alarm for its next completion."""
+        group.advance(now)
+        if group.alarm is not None:
+            group.alarm.cancel()
+            group.alarm = None
+        if not group.finish:
+            return
+        if group.left > 8 and group.left * 2 > len(group.finish):
+            for part in self._split(group, now):
+                self._rate(part)
+        else:
+            self._rate(group)
+
+    def _rate(self, group: Group) -> None:
+        rate = self._common_rate(group)
+        if rate is not None:
+            if not group.uniform:
+                self._make_uniform(group)
+            group.rate = rate
+            heap, finish = group.heap, group.finish
+            while finish.get(heap[0][1]) != heap[0][0]:
+                heappop(heap)
+            delay = (heap[0][0] - group.virtual) / rate
+        else:
+            if group.uniform:
+                self._make_general(group)
+            self._fill(group)
+            rates = group.rates
+            delay = min(left / rates[i] for i, left in group.finish.items() if rates[i] > 0)
+        group.alarm = Completion(self._env, self._callbacks, group, max(delay, 0.0))
+
+    def _common_rate(self, group: Group) -> float | None:
+        """The rate of an unweighted flow if one bottleneck (or one cap) holds all members, else None."""
+        capacity, load, users, size = self.table.capacity, self._load, self._users, len(group.finish)
+        link = group.bottleneck
+        if link >= 0 and users[link] == size:
+            level = capacity[link] / load[link]
+            if level <= group.floor and level <= group.smallest_cap:
+                return level
+        best = floor = _INFINITY
+        link = -1
+        for other in group.links:
+            level = capacity[other] / load[other]
+            if level < best or (level == best and users[other] > users[link]):
+                best, floor, link = level, best, other
+            elif level < floor:
+                floor = level
+        group.bottleneck, group.floor = link, floor
+        weight, cap, stride = self._weight, self.table.cap, self.table.stride
+        caps = [cap[i % stride] / weight.get(i, 1.0) for i in group.finish]
+        group.smallest_cap, group.largest_cap = min(caps), max(caps)
+        if link >= 0 and users[link] == size and best <= group.smallest_cap:
+            return best
+        if group.smallest_cap == group.largest_cap <= best:
+            return group.smallest_cap
+        return None
+
+    def _make_uniform(self, group: Group) -> None:
+        left = group.finish
+        group.uniform, group.virtual, group.rates, group.finish = True, 0.0, {}, {}
+        for instance, bytes_left in left.items():
+            group.finish[instance] = bytes_left / self._scale(instance)
+        group.heap = [(value, instance) for instance, value in group.finish.items()]
+        heapify(group.heap)
+
+    def _make_general(self, group: Group) -> None:
+        left = {instance: self._left(group, instance) for instance in group.finish}
+        group.uniform, group.finish, group.heap = False, left, []
+
+    def _rebase(self, group: Group) -> None:
+        """Restart the virtual time at 0 before it swallows the digits of small transfers."""
+        if group.uniform:
+            self._make_general(group)
+            self._make_uniform(group)
+
+    def _split(self, group: Group, now: float) -> list[Group]:
+        """Connected components of a group that has lost many members, with exact link loads."""
+        if group.uniform:
+            self._make_general(group)
+        table, stride = self.table, self.table.stride
+        for link in group.links:
+            self._group_of[link], self._load[link] = None, 0.0
+        parts: list[Group] = []
+        on_link: dict[int, list[int]] = {}
+        for instance in group.finish:
+            for link, amount in table.loads(instance % stride):
+                on_link.setdefault(link, []).append(instance)
+                self._load[link] += amount * self._weight.get(instance, 1.0)
+        seen: set[int] = set()
+        for first in group.finish:
+            if first in seen:
+                continue
+            part, stack = Group(now), [first]
+            part.uniform = False
+            seen.add(first)
+            while stack:
+                instance = stack.pop()
+                part.finish[instance], part.rates[instance] = group.finish[instance], 0.0
+                self._member[instance] = part
+                for link, _ in table.loads(instance % stride):
+                    for other in on_link.pop(link, ()):
+                        if other not in seen:
+                            seen.add(other)
+                            stack.append(other)
+                    part.links.add(link)
+                    self._group_of[link] = part
+            parts.append(part)
+        return parts
+
+    def _fill(self, group: Group) -> None:
+        """Max-min fair rates of a group with several bottlenecks."""
+        if len(group.finish) > _SMALL:
+            rates = self._fill_large(list(group.finish))
+        else:
+            rates = self._fill_small(list(group.finish))
+        factor = self._factor
+        group.rates = {i: x * factor[i] for i, x in rates.items()} if factor else rates
+
+    def _fill_small(self, members: list[int]) -> dict[int, float]:
+        table, stride, weight = self.table, self.table.stride, self._weight
+        rates: dict[int, float] = {}
+        load: dict[int, float] = {}
+        for instance in members:
+            for link, amount in table.loads(instance % stride):
+                load[link] = load.get(link, 0.0) + amount * weight.get(instance, 1.0)
+        residual = {link: table.capacity[link] for link in load}
+        while members:
+            level = min((residual[link] / load[link] for link in load), default=_INFINITY)
+            level = min(level, min(table.cap[i % stride] / weight.get(i, 1.0) for i in members))
+            edge = level * (1 + 1e-12)
+            full = {link for link in load if residual[link] <= edge * load[link]}
+            rest = []
+            for i in members:
+                loads, w = table.loads(i % stride), weight.get(i, 1.0)
+                if table.cap[i % stride] <= edge * w or any(link in full for link, _ in loads):
+                    rates[i] = level * w
+                    for link, amount in loads:
+                        if link in load:
+                            residual[link] -= amount * w * level
+                            load[link] -= amount * w
+                else:
+                    rest.append(i)
+            members = rest
+            used = {link for i in rest for link, _ in table.loads(i % stride)}
+            load = {link: total for link, total in load.items() if link in used}
+        return rates
+
+    def _fill_large(self, members: list[int]) -> dict[int, float]:
+        graph, stride = self.table.graph, self.table.stride
+        tasks = np.array(members, np.int64) % stride
+        first, last = graph.links.offsets[tasks], graph.links.offsets[tasks + 1]
+        offsets = np.concatenate([[0], np.cumsum(last - first)])
+        entry = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], last - first)
+        link, amount = graph.links.index[entry], graph.link_coefficient[entry]
+        weight = np.array([self._weight[i] for i in members]) if self._weighted else None
+        capacity = graph.link_table.capacity
+        rates = max_min(capacity, offsets, link, amount, graph.cap[tasks], weight)
+        used = np.bincount(link, amount * np.repeat(rates, last - first), len(capacity))
+        if (used > capacity * (1 + _TOLERANCE)).any():
+            worst = int(np.argmax(used / capacity))
+            raise InvariantError(f"link {graph.link_table.name[worst]} carries more than its capacity")
+        return dict(zip(members, rates.tolist(), strict=True))

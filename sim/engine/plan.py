@@ -1,0 +1,312 @@
+"""Plan: an ExecutionGraph turned, once and with NumPy, into the plain lists the event loop runs on.
+
+Two observations keep the loop short. A program stream of width 1 *is* a chain of edges (each task waits for the
+one before it, the first one for the last of the previous iteration), so most streams need no run-time state. And
+a transfer that can never share a link while it runs takes a time that is known beforehand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sim.errors import InputError
+from sim.graph.execution import BoolArray, Discipline, ExecutionGraph, FloatArray, IntArray, TaskKind
+from sim.rng import uniform_hash
+
+# Values of `Plan.duration` for tasks that cannot simply be scheduled.
+INSTANT = -1.0  # takes no time, but has to pass its gate (counters, skip) first
+HELD = -2.0  # takes time and has to pass a gate: counters, skip, shared streams, network, coupled speeds
+FROZEN = 1 << 40  # pending count of instances beyond the last iteration: never reached
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Precedence: ``target`` of iteration k waits for ``source`` of iteration ``k - distance``."""
+
+    source: IntArray
+    target: IntArray
+    distance: IntArray
+
+    def joined(self, other: Edges) -> Edges:
+        """Both sets of edges."""
+        return Edges(
+            np.concatenate([self.source, other.source]),
+            np.concatenate([self.target, other.target]),
+            np.concatenate([self.distance, other.distance]),
+        )
+
+    def where(self, mask: BoolArray) -> Edges:
+        """The edges selected by ``mask``."""
+        return Edges(self.source[mask], self.target[mask], self.distance[mask])
+
+
+def data_edges(graph: ExecutionGraph) -> Edges:
+    """The graph's own predecessor edges."""
+    return Edges(graph.predecessors.index, graph.predecessors.rows(), graph.predecessor_distance)
+
+
+def program_entries(graph: ExecutionGraph, *, chained: bool) -> tuple[IntArray, IntArray]:
+    """(stream, task) pairs on program streams of width 1 (``chained``) or wider, by stream and task order."""
+    table = graph.stream_table
+    ordered = (table.discipline == Discipline.PROGRAM) & ((table.width == 1) == chained)
+    stream, task = graph.streams.index, graph.streams.rows()
+    if not ordered.all():
+        keep = ordered[stream]
+        stream, task = stream[keep], task[keep]
+    order = np.argsort(stream, kind="stable")
+    return stream[order], task[order]
+
+
+def stream_edges(graph: ExecutionGraph) -> Edges:
+    """Program streams of width 1 as edges from each task to the next, the last one to the first of the next iteration."""
+    stream, task = program_entries(graph, chained=True)
+    if not len(task):
+        return Edges(task, task, task)
+    first = np.concatenate([[True], stream[1:] != stream[:-1]])
+    starts = np.flatnonzero(first)
+    before = np.arange(len(task)) - 1
+    before[starts] = np.append(starts[1:], len(task)) - 1
+    return Edges(task[before], task, first.astype(np.int64))
+
+
+def idle_rates(graph: ExecutionGraph) -> FloatArray:
+    """Rate of an elementary flow of each task when it is alone on its links, bytes/s (inf: no limit)."""
+    rate = graph.cap.astype(np.float64)
+    if len(graph.links.index):
+        level = graph.link_table.capacity[graph.links.index] / graph.link_coefficient
+        np.minimum.at(rate, graph.links.rows(), level)
+    return rate
+
+
+def idle_durations(graph: ExecutionGraph) -> FloatArray:
+    """Seconds each task takes alone on its device and links, without jitter."""
+    duration = np.where(graph.kind == TaskKind.COUNTER, 0.0, graph.work).astype(np.float64)
+    moving = (graph.kind == TaskKind.TRANSFER) & (graph.flow_bytes > 0)
+    duration[moving] += graph.flow_bytes[moving] / idle_rates(graph)[moving]
+    return duration
+
+
+def exclusive_transfers(graph: ExecutionGraph) -> BoolArray:
+    """Transfers that can never overlap another one on any of their links.
+
+    A link is safe if all its users lie on one common program stream of width 1.
+    """
+    moving = (graph.kind == TaskKind.TRANSFER) & (graph.flow_bytes > 0)
+    rows = graph.links.rows()
+    entry = np.flatnonzero(moving[rows])
+    link, task = graph.links.index[entry], rows[entry]
+    users = np.bincount(link, minlength=len(graph.link_table.capacity))
+    safe = users <= 1
+    stream, on = program_entries(graph, chained=True)
+    if len(on) and not safe.all():
+        by_task = np.argsort(on, kind="stable")
+        stream, count = stream[by_task], np.bincount(on, minlength=graph.num_tasks)
+        first = np.cumsum(count) - count
+        width = count[task]
+        pair_link = np.repeat(link, width)
+        step = np.arange(len(pair_link)) - np.repeat(np.cumsum(width) - width, width)
+        key = pair_link * len(graph.stream_table.width) + stream[np.repeat(first[task], width) + step]
+        pairs, shared = np.unique(key, return_counts=True)
+        pair_link = pairs // len(graph.stream_table.width)
+        safe[pair_link[shared == users[pair_link]]] = True
+    exclusive = moving.copy()
+    exclusive[task[~safe[link]]] = False
+    return exclusive
+
+
+class Plan:
+    """Lists for the loop; see the module docstring.
+
+    Parameters
+    ----------
+    graph : ExecutionGraph
+        One iteration.
+    analytic : bool
+        Play every transfer at its idle rate.
+    max_iterations : int, optional
+        Iterations to play; None for an open-ended run.
+    """
+
+    def __init__(self, graph: ExecutionGraph, *, analytic: bool, max_iterations: int | None) -> None:
+        self.graph, self.max_iterations = graph, max_iterations
+        self.num_tasks = graph.num_tasks
+        self.coupled = (
+            graph.compute_speed_under_communication != 1.0 or graph.communication_speed_under_compute != 1.0
+        )
+        # A graph that names no boundary ends its iteration with its last task.
+        self.boundary = graph.boundary if graph.boundary.any() else np.ones(graph.num_tasks, np.bool_)
+        self.idle = idle_durations(graph)
+        self._check_rates()
+        chained = stream_edges(graph)
+        self.edges = _without_duplicates(data_edges(graph), chained, graph.num_tasks).joined(chained)
+        self.num_markers = 0
+        self.markers: list[tuple[int, int]] = []
+        if self.coupled and graph.spins.any():
+            self._add_markers(chained)
+        self.timed = self._timed(analytic)
+        self._classify()
+        self._link_successors()
+
+    def _check_rates(self) -> None:
+        endless = np.flatnonzero(~np.isfinite(self.idle) | (self.idle < 0))
+        if len(endless):
+            name = self.graph.names[int(self.graph.name[endless[0]])]
+            raise InputError(
+                f"graph.tasks[{endless[0]}] ({name})", "take a finite time >= 0", float(self.idle[endless[0]])
+            )
+        if len(self.graph.add_amount) and self.graph.add_amount.min() < 0:
+            raise InputError(
+                "graph.add_amount", "be >= 0 (counters only grow)", float(self.graph.add_amount.min())
+            )
+
+    def _timed(self, analytic: bool) -> BoolArray:
+        """Tasks whose duration is known when they start."""
+        graph = self.graph
+        moving = (graph.kind == TaskKind.TRANSFER) & (graph.flow_bytes > 0)
+        if analytic:
+            timed = np.ones(self.num_tasks, np.bool_)
+        else:
+            timed = ~moving
+            if graph.communication_speed_under_compute == 1.0:
+                timed |= exclusive_transfers(graph)
+                timed |= moving & (np.diff(graph.links.offsets) == 0)
+        if self.coupled:
+            timed &= graph.kind != TaskKind.COMPUTE
+            if graph.communication_speed_under_compute != 1.0:
+                timed &= ~moving
+        return timed
+
+    def _classify(self) -> None:
+        graph, n = self.graph, self.num_tasks
+        gated = np.diff(graph.waits.offsets) > 0
+        gated |= graph.skip_counter >= 0
+        gated |= graph.skip_leader >= 0
+        shared = self._on_shared_streams()
+        tracked = self.coupled & (graph.kind == TaskKind.TRANSFER)
+        code = np.where(self.timed, self.idle, HELD)
+        code[shared | tracked] = HELD
+        code[gated & (code > 0)] = HELD
+        code[gated & (code == 0)] = INSTANT
+        self.idle_list: list[float] = self.idle.tolist()
+        self.duration: list[float] = code.tolist() + [INSTANT] * self.num_markers
+        self.gated: list[bool] = gated.tolist() + [False] * self.num_markers
+        self.shared: list[bool] = shared.tolist() + [False] * self.num_markers
+        closing = np.diff(graph.adds.offsets) > 0
+        closing |= shared | tracked | self.boundary
+        if self.coupled:
+            closing |= graph.kind == TaskKind.COMPUTE
+        self.closing: list[bool] = closing.tolist() + [False] * self.num_markers
+        order = np.lexsort((np.arange(n), graph.priority))
+        rank = np.empty(n, np.int64)
+        rank[order] = np.arange(n)
+        self.rank: list[int] = rank.tolist() + list(range(n, n + self.num_markers))
+
+    def _on_shared_streams(self) -> BoolArray:
+        """Tasks on a stream that is not a width-1 program stream."""
+        table = self.graph.stream_table
+        arbitrated = (table.discipline != Discipline.PROGRAM) | (table.width != 1)
+        shared = np.zeros(self.num_tasks, np.bool_)
+        if arbitrated.any():
+            shared[self.graph.streams.rows()[arbitrated[self.graph.streams.index]]] = True
+        return shared
+
+    def _add_markers(self, chained: Edges) -> None:
+        """Nodes that fire when a participant of a spinning transfer has posted it (coupled runs only)."""
+        graph, n = self.graph, self.num_tasks
+        table, extra = graph.stream_table, ([], [], [])  # type: tuple, tuple[list[int], list[int], list[int]]
+        for task in np.flatnonzero(graph.spins & (graph.kind == TaskKind.TRANSFER)).tolist():
+            row = slice(graph.predecessors.offsets[task], graph.predecessors.offsets[task + 1])
+            sources, distances = graph.predecessors.index[row], graph.predecessor_distance[row]
+            for stream in graph.streams.row(task).tolist():
+                device = int(table.device[stream])
+                if table.discipline[stream] != Discipline.PROGRAM or table.width[stream] != 1 or device < 0:
+                    continue
+                local = graph.device[sources] == device
+                use = local if local.any() else np.ones(len(sources), np.bool_)
+                marker = n + len(self.markers)
+                self.markers.append((task, device))
+                on = np.flatnonzero(chained.target == task)
+                on = on[np.isin(chained.source[on], graph.streams.rows()[graph.streams.index == stream])]
+                for source, distance in [
+                    *zip(sources[use].tolist(), distances[use].tolist(), strict=True),
+                    *zip(chained.source[on].tolist(), chained.distance[on].tolist(), strict=True),
+                ]:
+                    extra[0].append(source)
+                    extra[1].append(marker)
+                    extra[2].append(distance)
+        self.num_markers = len(self.markers)
+        self.edges = self.edges.joined(Edges(*(np.array(column, np.int64) for column in extra)))
+
+    def _link_successors(self) -> None:
+        edges, stride = self.edges, self.stride
+        if self.max_iterations is not None:
+            edges = edges.where(edges.distance < self.max_iterations)
+        order = np.argsort(edges.source, kind="stable")
+        hop = (edges.target + edges.distance * stride - edges.source)[order].tolist()
+        bounds = np.zeros(stride + 1, np.int64)
+        np.cumsum(np.bincount(edges.source, minlength=stride), out=bounds[1:])
+        cuts = bounds.tolist()
+        self.successors: list[list[int]] = [hop[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+        self.reach = int(self.edges.distance.max()) if len(self.edges.distance) else 0
+        self.base = np.bincount(self.edges.target, minlength=stride)
+        if self.max_iterations != 1:
+            self._refuse_endless_roots()
+
+    def _refuse_endless_roots(self) -> None:
+        free = np.flatnonzero(self.base[: self.num_tasks] == 0)
+        _, wide = program_entries(self.graph, chained=False)
+        free = free[~np.isin(free, wide)]
+        if len(free):
+            name = self.graph.names[int(self.graph.name[free[0]])]
+            raise InputError(
+                f"graph.tasks[{free[0]}] ({name})", "have a predecessor, perhaps of an earlier iteration, or a program stream",
+                hint="Nothing would keep it from running in all iterations at once.",
+            )  # fmt: skip
+
+    @property
+    def stride(self) -> int:
+        """Nodes per iteration: tasks, then markers. Instance = iteration * stride + node."""
+        return self.num_tasks + self.num_markers
+
+    def pending_at(self, iteration: int) -> list[int]:
+        """Unfinished incoming edges of every node when ``iteration`` is opened."""
+        if self.max_iterations is not None and iteration >= self.max_iterations:
+            return [FROZEN] * self.stride
+        if iteration >= self.reach:
+            return self._base_list
+        real = self.edges.target[self.edges.distance <= iteration]
+        return np.bincount(real, minlength=self.stride).tolist()
+
+    @cached_property
+    def _base_list(self) -> list[int]:
+        return self.base.tolist()
+
+    def jitter_factors(self, iteration: int) -> FloatArray:
+        """Factor on the work of every task: lognormal of mean 1 for compute, 1 elsewhere."""
+        return jitter_factors(self.graph, iteration)
+
+
+def jitter_factors(graph: ExecutionGraph, iteration: int) -> FloatArray:
+    """Lognormal factors of mean 1 and the graph's coefficient of variation, by (seed, task, iteration)."""
+    factors = np.ones(graph.num_tasks)
+    if graph.jitter > 0:
+        tasks = np.flatnonzero(graph.kind == TaskKind.COMPUTE)
+        first = uniform_hash(graph.seed, tasks, np.full(len(tasks), 2 * iteration))
+        second = uniform_hash(graph.seed, tasks, np.full(len(tasks), 2 * iteration + 1))
+        normal = np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * np.pi * second)  # Box-Muller
+        variance = np.log1p(graph.jitter**2)
+        factors[tasks] = np.exp(np.sqrt(variance) * normal - variance / 2.0)
+    return factors
+
+
+def _without_duplicates(data: Edges, chained: Edges, num_tasks: int) -> Edges:
+    """Drop data edges that repeat a stream edge (a chain on one stream), which would cost twice."""
+    if not len(chained.target):
+        return data
+    before = np.full(num_tasks, -1, np.int64)
+    inner = chained.distance == 0
+    before[chained.target[inner]] = chained.source[inner]
+    return data.where((data.distance != 0) | (before[data.target] != data.source))

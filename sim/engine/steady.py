@@ -1,0 +1,182 @@
+"""When an open-ended run may stop: its state has recurred, or its mean is known well enough."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.graph.execution import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from sim.engine.loop import Player
+
+_TOLERANCE = 1e-9
+_NORMAL_90 = 1.2815515655446004  # 90 % quantile of the normal distribution: two-sided 80 %
+_BATCHES = 8
+# A run without randomness that does not recur (an asynchronous one) is given this many iterations to do so.
+_PATIENCE = 32
+
+
+class SteadyState:
+    """Watches the ends of iterations; callable as the loop's ``stop``.
+
+    A deterministic run stops when its complete state, relative to now and to the current iteration, equals an
+    earlier one within 1e-9; the empty state at time 0 counts, so a job that flushes needs one iteration. A random
+    run, and one that has not recurred after 32 iterations, stops when the 80 % confidence half-width of the mean
+    iteration time (8 or more batch means, Student's t) is at most ``confidence`` of it.
+
+    Attributes
+    ----------
+    stop : str
+        ``recurrence``, ``confidence`` or ``limit``; empty while running.
+    window_iterations : (int, int)
+        Half-open range of iterations to average over.
+    half_width : float
+        Relative half-width of the mean.
+    """
+
+    def __init__(self, player: Player, *, confidence: float, min_iterations: int, limit: int) -> None:
+        graph = player.plan.graph
+        self._player = player
+        self._random = graph.jitter > 0 or graph.link_service == "weighted"
+        self._confidence, self._min, self._limit = confidence, min_iterations, limit
+        self._seen: dict[object, list[tuple[int, float, FloatArray, FloatArray]]] = {}
+        self._boundary_tasks: IntArray = np.flatnonzero(player.plan.boundary)
+        self._means: list[float] = []
+        self.stop = ""
+        self.window_iterations = (0, 0)
+        self.half_width = 0.0
+
+    def __call__(self, iteration: int, now: float) -> bool:
+        """Whether the run may stop after ``iteration`` (-1: before anything ran)."""
+        if iteration >= 0:
+            self._means.append(self._mean_boundary(iteration))
+        if not self._random:
+            previous = self._recurrence(iteration, now)
+            if previous is not None:
+                self.stop, self.window_iterations = "recurrence", (previous + 1, iteration + 1)
+                return True
+        played = iteration + 1
+        enough = played >= (self._min if self._random else max(self._min, _PATIENCE))
+        if enough or played >= self._limit:
+            first, width = confidence_interval(np.array([0.0, *self._means]))
+            if width <= self._confidence and enough:
+                return self._finish("confidence", first, played, width)
+            if played >= self._limit:
+                return self._finish("limit", first, played, width)
+        return False
+
+    def _finish(self, stop: str, first: int, last: int, width: float) -> bool:
+        self.stop, self.window_iterations, self.half_width = stop, (first, last), width
+        return True
+
+    def _mean_boundary(self, iteration: int) -> float:
+        """Mean over the boundary tasks of their end times: less noisy than the latest, same mean increment."""
+        end, stride = self._player.end, self._player.plan.stride
+        base = iteration * stride
+        return float(np.mean([end[base + task] for task in self._boundary_tasks.tolist()]))
+
+    def _recurrence(self, iteration: int, now: float) -> int | None:
+        key, times, fractions = fingerprint(self._player, iteration, now)
+        scale = now / (iteration + 1) if iteration >= 0 else _first_duration(times)
+        for earlier, _, old_times, old_fractions in self._seen.get(key, ()):
+            close = np.abs(times - old_times) <= _TOLERANCE * max(scale, 1e-12)
+            if close.all() and (np.abs(fractions - old_fractions) <= _TOLERANCE).all():
+                return earlier
+        self._seen.setdefault(key, []).append((iteration, now, times, fractions))
+        return None
+
+
+def _first_duration(times: FloatArray) -> float:
+    return float(np.abs(times).max()) if len(times) else 0.0
+
+
+def fingerprint(player: Player, iteration: int, now: float) -> tuple[object, FloatArray, FloatArray]:
+    """The complete state relative to ``now`` and ``iteration``.
+
+    Returns
+    -------
+    key : hashable
+        What is discrete: unfinished predecessors, who runs, waits and queues where, counters.
+    times : float[a]
+        Seconds left of running tasks, seconds since queued tasks became ready.
+    fractions : float[b]
+        Bytes left of active transfers over their total; counters.
+    """
+    plan, stride = player.plan, player.plan.stride
+    first = player.lowest_incomplete()
+    shift = (iteration + 1) * stride
+    pending = np.array(player.pending[first * stride :], np.int32)
+    running = sorted((i - shift, t - now) for i, t in player.running())
+    flowing = [] if player.network is None else [(i - shift, f) for i, f in player.network.state(now)]
+    queued: list[tuple[int, float]] = []
+    if player.streams is not None:
+        queued = sorted((i - shift, now - ready) for i, ready in player.streams.waiting.items())
+    parts: list[object] = [
+        first - iteration,
+        pending.tobytes(),
+        tuple(i for i, _ in running),
+        tuple(i for i, _ in flowing),
+        tuple(i for i, _ in queued),
+        player.counters.waiting_relative(iteration + 1, shift),
+        tuple(sorted(i - shift for i in player.skipped if i >= first * stride)),
+    ]
+    if player.streams is not None:
+        parts.append(player.streams.turns_relative(iteration + 1))
+    if player.coupling is not None:
+        parts.append(tuple(sorted((i - shift, d) for i, d in player.coupling.state())))
+    readings = player.counters.relative(iteration + 1, first)
+    parts.append(tuple(key for key, _ in readings))
+    times = np.array([t for _, t in running] + [t for _, t in queued])
+    fractions = np.array([f for _, f in flowing] + [value for _, value in readings])
+    return tuple(parts), times, fractions
+
+
+def confidence_interval(cumulative: FloatArray) -> tuple[int, float]:
+    """Batch-means interval of the increments of ``cumulative`` after dropping the first tenth.
+
+    Parameters
+    ----------
+    cumulative : float[K + 1]
+        Mean end of iterations, starting with 0.
+
+    Returns
+    -------
+    (int, float)
+        First iteration of the averaging window; relative 80 % half-width of the mean iteration time (infinite
+        if there are fewer than 8 increments).
+
+    Notes
+    -----
+    A. M. Law, *Simulation Modeling and Analysis*, 5th ed. 2015, section 9.5.3 (batch means). The first iteration
+    starts from an empty cluster and is always dropped where that leaves 8.
+    """
+    played = len(cumulative) - 1
+    first = max(1, played // 10) if played > _BATCHES else 0
+    kept = played - first
+    if kept < _BATCHES:
+        return first, float("inf")
+    # Long batches outlive the correlation between iterations; never fewer than 8 of them.
+    batches = min(kept, max(_BATCHES, int(sqrt(kept))))
+    length = kept // batches
+    first = played - batches * length
+    means = np.diff(cumulative[first::length]) / length
+    mean = float(means.mean())
+    if mean <= 0:
+        return first, 0.0
+    half = student_t_90(batches - 1) * float(means.std(ddof=1)) / sqrt(batches)
+    return first, half / mean
+
+
+def student_t_90(freedom: int) -> float:
+    """90 % quantile of Student's t for 7 or more degrees of freedom, by the Cornish-Fisher expansion.
+
+    Source: Abramowitz and Stegun, *Handbook of Mathematical Functions*, 26.7.5; error below 1e-4 here.
+    """
+    x = _NORMAL_90
+    first = (x**3 + x) / 4
+    second = (5 * x**5 + 16 * x**3 + 3 * x) / 96
+    third = (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384
+    return x + first / freedom + second / freedom**2 + third / freedom**3
