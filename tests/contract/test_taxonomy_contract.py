@@ -1,0 +1,88 @@
+"""The tables of the taxonomy agree with the fields of the specs and with the collective algorithms."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from sim.errors import InputError
+from sim.models.collectives import MAX_DIRECT_RANKS, plan
+from sim.spec.fabric import FabricKind
+from sim.spec.strategy import (
+    CollectiveAlgorithm,
+    Compression,
+    Recompute,
+    Schedule,
+    StatePlacement,
+    Strategy,
+    Synchronization,
+)
+from sim.spec.workload import DType, Workload
+from sim.taxonomy import DIMENSIONS, dimension
+from sim.taxonomy.dimensions import table
+from sim.taxonomy.ruleset import collective
+
+
+@pytest.mark.parametrize(
+    ("dimension_id", "field", "values"),
+    [
+        ("D2", "strategy.state", StatePlacement),
+        ("D3", "strategy.synchronization", Synchronization),
+        ("D6", "strategy.collective", CollectiveAlgorithm),
+        ("D7", "strategy.compression", Compression),
+        ("D11", "cluster.fabric.kind", FabricKind),
+        ("D12", "strategy.schedule", Schedule),
+        ("D13", "strategy.recompute", Recompute),
+        ("D14", "workload.dtype", DType),
+    ],
+)
+def test_a_dimension_lists_every_value_of_its_field(dimension_id: str, field: str, values: Any) -> None:
+    listed = [value.settings[field] for value in dimension(dimension_id).values]
+    assert sorted(listed) == sorted(get_args(values))
+
+
+def test_settings_and_fields_exist() -> None:
+    for each in DIMENSIONS:
+        for value in each.values:
+            for name, setting in value.settings.items():
+                owner, field = name.split(".", 1)
+                if owner == "strategy":
+                    Strategy.model_validate({field: setting})
+            for name in value.fields:
+                owner, field = name.split(".", 1)
+                if owner in ("strategy", "workload"):
+                    assert field in (Strategy if owner == "strategy" else Workload).model_fields
+
+
+def test_every_strategy_field_belongs_to_a_dimension() -> None:
+    known = {
+        name for each in DIMENSIONS for value in each.values for name in (*value.settings, *value.fields)
+    }
+    missing = {f"strategy.{name}" for name in Strategy.model_fields} - known
+    assert missing == {"strategy.cp"}, "context parallelism is refused until it is simulated"
+
+
+@pytest.mark.parametrize("algorithm", [name for name in get_args(CollectiveAlgorithm) if name != "auto"])
+@pytest.mark.parametrize("ranks", [6, 8])
+def test_sharding_rule_matches_the_algorithms_that_scatter(algorithm: str, ranks: int) -> None:
+    refused = algorithm in ("tree", "recursive_doubling") or (algorithm == "halving_doubling" and ranks == 6)
+    try:
+        for operation in ("reduce_scatter", "all_gather"):
+            plan(operation, algorithm, ranks)
+    except InputError:
+        assert refused
+    else:
+        assert not refused
+
+
+def test_limit_of_direct_exchanges_matches() -> None:
+    assert collective.MAX_DIRECT_RANKS == MAX_DIRECT_RANKS
+
+
+def test_dimensions_are_found_by_id_and_name() -> None:
+    assert dimension("D3") is dimension("Synchronization") is dimension("synchronization")
+    with pytest.raises(InputError, match="Did you mean synchronization"):
+        dimension("syncronization")
+    assert len({each.id for each in DIMENSIONS}) == len(DIMENSIONS)
+    assert len(table()) == sum(len(each.values) for each in DIMENSIONS)
