@@ -146,7 +146,9 @@ def parse_quantity(text: str, dimension: str) -> float:
         if value == 0:
             return 0.0
         raise InputError("quantity", "have a unit", repr(text), hint=f"Try {_EXAMPLE[dimension]}.")
-    close = nearest(unit, list(units))
+    # A rate for an amount, or the other way round, is the commonest slip.
+    slips = [name for name in (f"{unit}/s", unit.removesuffix("/s")) if name in units]
+    close = slips[0] if slips else nearest(unit, list(units))
     example = _write(number, close) if close else _EXAMPLE[dimension]
     raise InputError(
         "quantity", f"have a unit of {dimension.replace('_', ' ')}", repr(text), hint=f"Try {example}."

@@ -90,8 +90,8 @@ class _Builder:
         self._keep: list[Any] = []
 
     def build(self, node: yaml.Node, path: PathKey) -> Any:
-        line = node.start_mark.line + 1
-        self.lines.setdefault(path, line)
+        # An alias has the node, and so the line, of its anchor; the key's own line is known already.
+        line = self.lines.setdefault(path, node.start_mark.line + 1)
         # Every node is visited once unless it is reached again through an alias.
         if id(node) in self._seen:
             raise self._error(path, "not use YAML anchors and aliases", line)
@@ -318,6 +318,8 @@ def _one_line(
         path = (*path, *str(extra).split("."))
     if first["type"] == "union_tag_invalid":
         path = (*path, str(context.get("discriminator", "")).strip("'"))
+    # Validators may have converted the value already; the user should see what was written.
+    first["input"] = _value_at(document.data, path, first["input"])
     must, got, hint = _describe(first["type"], context, first, model_type)
     name = dotted(path)
     if prefix:
@@ -341,6 +343,15 @@ def _data_path(loc: tuple[int | str, ...], data: Any) -> PathKey:
         elif i == len(loc) - 1 and isinstance(data, Mapping) and part != "[key]":
             path = (*path, part)
     return path
+
+
+def _value_at(data: Any, path: PathKey, default: Any) -> Any:
+    for part in path:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return default
+    return data
 
 
 def _show(value: Any) -> str | None:
