@@ -1,0 +1,56 @@
+"""Gradient buckets: tensors in reverse order, closed when they reach their capacity (PyTorch DDP)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket of gradients: ``elements`` numbers, complete once ``last_layer`` has run its backward.
+
+    ``first_layer`` is the layer that needs these parameters first in the next forward.
+    """
+
+    index: int
+    elements: float
+    last_layer: int
+
+
+def make_buckets(
+    layer_indices: Sequence[int],
+    tensors: Sequence[Sequence[float]],
+    *,
+    bucket_bytes: float,
+    first_bucket_bytes: float,
+    element_bytes: float,
+) -> list[Bucket]:
+    """Buckets of one model chunk.
+
+    Parameters
+    ----------
+    layer_indices : sequence of int
+        Layers of the chunk in forward order.
+    tensors : sequence of sequences of float
+        Elements of each parameter tensor of each of these layers, in forward order.
+    bucket_bytes, first_bucket_bytes : float
+        Capacities in bytes; a bucket is closed by the tensor that reaches it, as
+        ``torch._compute_bucket_assignment_by_size`` does (Li et al., VLDB 2020, section 4.2).
+    element_bytes : float
+        Bytes of one gradient element in the bucket.
+    """
+    buckets: list[Bucket] = []
+    filled = 0.0
+    last = -1
+    for layer, sizes in zip(reversed(layer_indices), reversed(tensors), strict=True):
+        for size in reversed(sizes):
+            filled += size
+            last = layer
+            capacity = first_bucket_bytes if not buckets else bucket_bytes
+            if filled * element_bytes >= capacity:
+                buckets.append(Bucket(len(buckets), filled, layer))
+                filled = 0.0
+    if filled:
+        buckets.append(Bucket(len(buckets), filled, last))
+    return buckets

@@ -1,0 +1,92 @@
+"""``lower``: scenario -> ExecutionGraph, the one path that every strategy takes."""
+
+from __future__ import annotations
+
+from sim.graph.execution import ExecutionGraph
+from sim.lowering.emitter import Emitter
+from sim.lowering.footprint import stage_footprints
+from sim.lowering.plan import Plan, make_plan
+from sim.lowering.state import state_lowering
+from sim.lowering.step import StepLowering, request_families
+from sim.models.compute import model_flops
+from sim.spec import Scenario
+
+
+def lower(scenario: Scenario) -> ExecutionGraph:
+    """Lower a scenario to the graph of one period.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Workload, cluster, strategy, calibration, perturbation and seed.
+
+    Returns
+    -------
+    ExecutionGraph
+        One iteration: ``local_steps`` training steps for local SGD, else one. ``metadata`` carries what
+        analysis needs to turn time into throughput, utilisation, price and energy.
+
+    Raises
+    ------
+    InvalidStrategyError
+        If a taxonomy rule refuses the strategy.
+    """
+    plan = make_plan(scenario)
+    state_type = state_lowering(plan.strategy)
+    request_families(plan)
+    state_type.request_families(plan)
+    plan.fold()
+    emitter = Emitter(plan)
+    state = state_type(emitter)
+    steps = StepLowering(emitter, state)
+    for step in range(state.steps_per_iteration):
+        steps.emit(step)
+        state.finish_step(step)
+    state.finish()
+    calibration, library = plan.calibration, plan.library
+    return emitter.builder.build(
+        emitter.link_table(),
+        steps_per_iteration=state.steps_per_iteration,
+        jitter=scenario.perturbation.jitter,
+        seed=scenario.seed,
+        link_service=plan.cluster.fabric.link_service,
+        compute_speed_under_communication=calibration.value("library", library, "compute_speed_under_communication"),
+        communication_speed_under_compute=calibration.value("library", library, "communication_speed_under_compute"),
+        metadata=_metadata(plan, state.steps_per_iteration),
+    )
+
+
+def _metadata(plan: Plan, steps: int) -> dict[str, object]:
+    workload, strategy, cluster = plan.workload, plan.strategy, plan.cluster
+    ranks = plan.layout.num_ranks
+    replicas = plan.layout.degrees["dp"]
+    samples = replicas * plan.micro_batches * plan.micro_batch_size * steps
+    devices = [plan.device_of_rank(rank) for rank in range(ranks)]
+    dtype = workload.dtype
+    used_hosts = range(int(plan.network.device_host[ranks - 1]) + 1)
+    hosts = [cluster.host_of(host) for host in used_hosts]
+    if strategy.state == "ps_dedicated":
+        hosts += [cluster.server_type] * plan.num_servers
+    price = sum(host.price_per_hour for host in hosts) + sum(device.price_per_hour for device in devices)
+    host_power = sum(host.power for host in hosts)
+    memory = stage_footprints(plan)
+    return {
+        "samples_per_iteration": samples,
+        "steps_per_iteration": steps,
+        "tokens_per_sample": workload.sequence_length,
+        "num_devices": ranks,
+        "model_flops_per_iteration": 3.0 * model_flops(workload) * samples,
+        "peak_flops_total": sum(device.peak_flops.get(dtype, device.peak_flops.get("fp32", 0.0)) for device in devices),
+        "memory": memory,
+        "memory_capacity": min(device.memory_bytes for device in devices),
+        "bytes_per_update": workload.num_parameters,
+        "workers": replicas,
+        "synchronization": strategy.synchronization,
+        "staleness_bound": strategy.staleness,
+        "strategy": strategy.model_dump(mode="json"),
+        "micro_batches": plan.micro_batches,
+        "micro_batch_size": plan.micro_batch_size,
+        "price_per_hour_total": price,
+        "idle_power_total": host_power + sum(device.idle_power for device in devices),
+        "peak_power_total": host_power + sum(device.peak_power for device in devices),
+    }

@@ -1,0 +1,238 @@
+"""The plan of a lowering: everything decided before the first task is emitted.
+
+Resolves the strategy, lays out ranks, cuts stages, routes every family of process groups and folds alike
+ranks into classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.fabric.network import Network
+from sim.lowering.buckets import Bucket, make_buckets
+from sim.lowering.fold import Partition, partition, quotient_loads
+from sim.lowering.layout import Layout
+from sim.lowering.patterns import Family, Router, StepLatency
+from sim.lowering.stages import split_layers
+from sim.models.collectives import Phase, plan
+from sim.models.compute import LayerCosts, chain_cost
+from sim.models.memory import local_parameters
+from sim.spec import Calibration, Cluster, Device, Scenario, Strategy, Workload
+from sim.spec.workload import DTYPE_BYTES
+from sim.taxonomy import num_micro_batches, resolve
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass
+class Plan:
+    """Resolved scenario, layout, stages, families and classes. Built by :func:`make_plan`."""
+
+    scenario: Scenario
+    strategy: Strategy
+    layout: Layout
+    network: Network
+    capacity: FloatArray
+    chunks: list[list[int]]
+    micro_batches: int
+    micro_batch_size: int
+    num_servers: int
+    server_endpoints: IntArray
+    families: dict[str, Family] = field(default_factory=dict)
+    parts: Partition | None = None
+    loads: dict[str, list[list[tuple[IntArray, FloatArray]]]] = field(default_factory=dict)
+    _buckets: dict[int, list[Bucket]] = field(default_factory=dict)
+
+    @property
+    def workload(self) -> Workload:
+        """The workload."""
+        return self.scenario.workload
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster."""
+        return self.scenario.cluster
+
+    @property
+    def calibration(self) -> Calibration:
+        """The calibration."""
+        return self.scenario.calibration
+
+    @property
+    def classes(self) -> Partition:
+        """The partition into classes."""
+        assert self.parts is not None
+        return self.parts
+
+    @property
+    def library(self) -> str:
+        """Collective library of the cluster."""
+        return "nccl"
+
+    def device_of_rank(self, rank: int) -> Device:
+        """Device spec of a rank."""
+        return self.cluster.device_types[int(self.network.device_type[rank])]
+
+    @cached_property
+    def gradient_bytes(self) -> float:
+        """Bytes of one gradient element on the wire."""
+        native = DTYPE_BYTES[self.workload.dtype]
+        return native if self.strategy.compression == "none" else min(native, 2.0)
+
+    def local_elements(self, layer: int) -> float:
+        """Parameters of a layer that one rank holds under tensor and expert parallelism."""
+        return local_parameters(self.workload.layers[layer], self.strategy)
+
+    def buckets(self, virtual: int) -> list[Bucket]:
+        """Gradient buckets of a model chunk."""
+        if virtual not in self._buckets:
+            chunk, first = self.chunks[virtual], self.strategy.first_bucket_size
+            self._buckets[virtual] = make_buckets(
+                chunk,
+                [self._local_tensors(layer) for layer in chunk],
+                bucket_bytes=self.strategy.bucket_size,
+                first_bucket_bytes=self.strategy.bucket_size if first is None else first,
+                element_bytes=DTYPE_BYTES[self.workload.dtype],
+            )
+        return self._buckets[virtual]
+
+    def _local_tensors(self, layer: int) -> tuple[float, ...]:
+        spec = self.workload.layers[layer]
+        whole = spec.parameters + spec.expert_parameters
+        share = self.local_elements(layer) / whole if whole else 0.0
+        return tuple(size * share for size in spec.tensors or (whole,) if size)
+
+    def slow_factor(self, rank: int) -> float:
+        """Compute time of this rank relative to its peers."""
+        return self.scenario.perturbation.slow_ranks.get(rank, 1.0)
+
+    def layer_costs(self, device: Device) -> LayerCosts:
+        """Compute times of all layers for one micro-batch on one device."""
+        return chain_cost(
+            self.workload.layers,
+            device=device,
+            dtype=self.workload.dtype,
+            micro_batch=self.micro_batch_size,
+            tp=self.strategy.tp,
+            sequence_parallel=self.strategy.sequence_parallel,
+            ep=self.strategy.ep,
+            calibration=self.calibration,
+        )
+
+    @cached_property
+    def router(self) -> Router:
+        """Routes families of groups over the network."""
+        latency = StepLatency(
+            self.calibration.value("library", self.library, "step_latency"),
+            self.calibration.value("library", self.library, "step_latency_network"),
+        )
+        return Router(self.network, self.capacity, latency)
+
+    def request(
+        self, name: str, groups: IntArray, phases: Sequence[Phase], *, algorithm: str = "", asymmetric: bool = False
+    ) -> None:
+        """Route a family of groups."""
+        self.families[name] = self.router.family(
+            name, groups, phases, algorithm=algorithm, asymmetric=asymmetric
+        )
+
+    def request_collective(self, name: str, groups: IntArray, op: str, algorithm: str) -> None:
+        """Route the collective ``op`` over equal-sized ``groups``, in the orders the library would use."""
+        size = groups.shape[1]
+        if size < 2:
+            return
+        dims = self._dims(groups) if algorithm in ("hierarchical", "torus2d", "tree") else None
+        if algorithm in ("hierarchical", "torus2d") and (dims is None or min(dims) < 2):
+            algorithm, dims = "ring", None
+        self.request(name, groups, plan(op, algorithm, size, dims=dims), algorithm=algorithm)
+
+    def _dims(self, groups: IntArray) -> tuple[int, int] | None:
+        """(ranks per host, hosts) of a group, if its hosts carry equally many."""
+        _, counts = np.unique(self.router.endpoint_host[groups[0]], return_counts=True)
+        return (int(counts[0]), len(counts)) if len(set(counts.tolist())) == 1 else None
+
+    def fold(self) -> None:
+        """Partition endpoints, groups and links into classes and compute the folded loads."""
+        relaxed = self.router.never_bottleneck()
+        families = [
+            replace(family, loads=tuple(load.without(relaxed) for load in family.loads))
+            for family in self.families.values()
+        ]
+        self.families = dict(zip(self.families, families, strict=True))
+        self.parts = partition(families, self._endpoint_keys(), self.capacity, fold=self._may_fold())
+        quotient = quotient_loads(families, self.parts)
+        self.loads = dict(zip(self.families, quotient, strict=True))
+
+    def _may_fold(self) -> bool:
+        symmetric = self.strategy.synchronization in ("bsp", "local")
+        deterministic = self.scenario.perturbation.jitter == 0 and self.cluster.fabric.link_service == "fair"
+        return self.scenario.fold and symmetric and deterministic
+
+    def _endpoint_keys(self) -> IntArray:
+        keys = np.full(len(self.router.endpoint_host), -1, np.int64)
+        ranks = np.arange(self.layout.num_ranks)
+        speeds = np.ones(len(ranks))
+        for rank, factor in self.scenario.perturbation.slow_ranks.items():
+            if rank < len(ranks):
+                speeds[rank] = factor
+        stage = self.layout.coordinates["pp"]
+        columns = np.stack([stage, self.network.device_type[ranks], speeds.view(np.int64)])
+        keys[ranks] = np.unique(columns, axis=1, return_inverse=True)[1]
+        keys[self.server_endpoints] = keys.max() + 1
+        return keys
+
+
+def make_plan(scenario: Scenario) -> Plan:
+    """Resolve a scenario up to (not including) its families.
+
+    Raises
+    ------
+    InvalidStrategyError
+        If a taxonomy rule refuses the strategy.
+    """
+    workload, cluster = scenario.workload, scenario.cluster
+    strategy = resolve(scenario.strategy, workload, cluster)
+    layout = Layout.of(strategy)
+    dedicated = strategy.state == "ps_dedicated"
+    servers = (strategy.num_servers or 1) if strategy.state.startswith("ps_") else 0
+    network = Network.build(cluster, num_server_hosts=servers if dedicated else 0)
+    parts = strategy.pp * strategy.virtual_stages
+    device = cluster.device_types[int(network.device_type[0])]
+    micro_batch_size = strategy.micro_batch_size or 1
+    draft = Plan(
+        scenario=scenario,
+        strategy=strategy,
+        layout=layout,
+        network=network,
+        capacity=network.effective_capacity(scenario.calibration),
+        chunks=[],
+        micro_batches=num_micro_batches(strategy, workload),
+        micro_batch_size=micro_batch_size,
+        num_servers=servers,
+        server_endpoints=_server_endpoints(network, layout, servers, dedicated=dedicated),
+    )
+    if parts == 1:
+        draft.chunks = [list(range(len(workload.layers)))]
+    else:
+        costs = draft.layer_costs(device)
+        seconds = costs.forward_s + costs.backward_input_s + costs.backward_weight_s
+        draft.chunks = split_layers(workload.layers, seconds.tolist(), parts)
+    return draft
+
+
+def _server_endpoints(network: Network, layout: Layout, servers: int, *, dedicated: bool) -> IntArray:
+    """Host memory endpoints of the parameter servers; co-located ones go round the workers' hosts."""
+    if not servers:
+        return np.zeros(0, np.int64)
+    if dedicated:
+        hosts = np.arange(network.num_hosts, network.num_hosts + servers)
+    else:
+        used = np.unique(network.device_host[np.arange(layout.num_ranks)])
+        hosts = used[np.arange(servers) * len(used) // servers] if servers <= len(used) else used
+    return network.num_devices + hosts

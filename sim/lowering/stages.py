@@ -1,0 +1,59 @@
+"""Cutting the layer chain into pipeline stages and model chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sim.spec.layer import Layer
+
+
+def split_layers(layers: Sequence[Layer], costs: Sequence[float], parts: int) -> list[list[int]]:
+    """Layer indices of each of ``parts`` consecutive chunks; cuts fall between blocks only.
+
+    A transformer is cut as Megatron does: equal numbers of transformer blocks, the embedding with the first
+    chunk and the head with the last. Any other chain is cut so that the most expensive chunk is cheapest
+    (``costs`` are seconds per layer).
+    """
+    blocks = _blocks(layers)
+    repeated = [i for i, block in enumerate(blocks) if any(layers[j].kind == "attention" for j in block)]
+    if len(repeated) >= parts > 1:
+        cuts = _even_cuts(repeated, parts)
+    else:
+        cuts = _balanced_cuts([sum(costs[j] for j in block) for block in blocks], parts)
+    bounds = [0, *cuts, len(blocks)]
+    return [[j for block in blocks[a:b] for j in block] for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def _blocks(layers: Sequence[Layer]) -> list[list[int]]:
+    blocks: list[list[int]] = []
+    for index, layer in enumerate(layers):
+        if not blocks or layers[blocks[-1][0]].block != layer.block:
+            blocks.append([])
+        blocks[-1].append(index)
+    return blocks
+
+
+def _even_cuts(repeated: list[int], parts: int) -> list[int]:
+    pieces = np.array_split(np.array(repeated), parts)
+    return [int(piece[0]) for piece in pieces[1:]]
+
+
+def _balanced_cuts(costs: list[float], parts: int) -> list[int]:
+    """Linear partition: minimise the largest part (dynamic programme over prefix sums)."""
+    prefix = np.concatenate([[0.0], np.cumsum(costs)])
+    count = len(costs)
+    best = np.full((parts + 1, count + 1), np.inf)
+    choice = np.zeros((parts + 1, count + 1), np.int64)
+    best[0, 0] = 0.0
+    for part in range(1, parts + 1):
+        for end in range(part, count + 1):
+            worst = np.maximum(best[part - 1, :end], prefix[end] - prefix[:end])
+            choice[part, end] = int(np.argmin(worst))
+            best[part, end] = worst[choice[part, end]]
+    cuts, end = [], count
+    for part in range(parts, 1, -1):
+        end = int(choice[part, end])
+        cuts.append(end)
+    return cuts[::-1]

@@ -1,0 +1,137 @@
+"""What every placement of parameters and optimiser state must do for a training step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+
+from sim.graph.execution import Cause
+from sim.lowering.emitter import Emitter, Ends
+from sim.lowering.plan import Plan
+from sim.models.compute import optimizer_time
+from sim.spec.workload import DTYPE_BYTES
+
+
+
+class StateLowering(ABC):
+    """Lowers gradient exchange and parameter update; one subclass per family of placements.
+
+    The step lowering calls, in this order: ``input_ready`` and ``before_layer`` on the way, ``after_backward``
+    after each layer's weight gradients, ``finish_step`` once per step, ``finish`` once per iteration.
+    """
+
+    steps_per_iteration = 1
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.emitter = emitter
+        self.plan = emitter.plan
+        self.strategy = self.plan.strategy
+        self.builder = emitter.builder
+        self.layers = self.plan.workload.layers
+        self.gradient_bytes = self.plan.gradient_bytes
+        self.first_forward: dict[tuple[int, int], int] = {}
+        self.last_weight: dict[int, Ends] = defaultdict(dict)
+
+    @classmethod
+    @abstractmethod
+    def request_families(cls, plan: Plan) -> None:
+        """Route the process groups this placement communicates in."""
+
+    @abstractmethod
+    def finish_step(self, step: int) -> None:
+        """Emit what follows the last backward: remaining exchange and the update."""
+
+    def finish(self) -> None:
+        """Emit the end of the iteration: one boundary task per class."""
+
+    def input_ready(self, stage: int, step: int, micro_batch: int) -> Ends:
+        """What the first layer of a micro-batch waits for."""
+        return {}
+
+    def before_layer(
+        self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends, *, backward: bool
+    ) -> Ends:
+        """Add what a layer waits for besides its input."""
+        return ends
+
+    def after_forward(self, layer: int, step: int, micro_batch: int, ends: Ends) -> None:
+        """A layer's forward has been emitted; the first of the iteration is remembered for ``gate_forward``."""
+        if step == 0 and micro_batch == 0:
+            for index, tasks in ends.items():
+                if len(tasks) == 1 and isinstance(tasks[0], int):
+                    self.first_forward.setdefault((index, layer), tasks[0])
+
+    def gate_forward(self, index: int, first_layer: int, tasks: Ends) -> None:
+        """The next iteration's first forward from ``first_layer`` on waits for these tasks of a class."""
+        gated = [task for (c, layer), task in self.first_forward.items() if c == index and layer >= first_layer]
+        for source in tasks.get(index, ()):
+            if gated and isinstance(source, int):
+                self.builder.edge(gated[0], source, 1)
+
+    def after_backward(
+        self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends
+    ) -> None:
+        """A layer's weight gradients of one micro-batch are done."""
+        self.last_weight[stage] = ends
+
+    # -- helpers ------------------------------------------------------------------------------------
+
+    def stage_layers(self, stage: int) -> list[int]:
+        """Layers of all model chunks of a pipeline rank."""
+        chunks = range(stage, len(self.plan.chunks), self.strategy.pp)
+        return [layer for chunk in chunks for layer in self.plan.chunks[chunk]]
+
+    def stage_elements(self, stage: int) -> float:
+        """Parameters one rank of a stage holds."""
+        return sum(self.plan.local_elements(layer) for layer in self.stage_layers(stage))
+
+    def is_last_micro_batch(self, micro_batch: int) -> bool:
+        """Whether gradients are complete after this micro-batch (schedules run them in order)."""
+        return micro_batch == self.plan.micro_batches - 1
+
+    def compression_latency(self, elements: float) -> float:
+        """Seconds to cast a bucket to and from its wire format: each cast reads one and writes the other."""
+        if self.strategy.compression == "none":
+            return 0.0
+        device = self.plan.device_of_rank(0)
+        efficiency = self.plan.calibration.value("device", device.name, "memory_efficiency")
+        native = DTYPE_BYTES[self.plan.workload.dtype]
+        traffic = 2 * elements * (native + self.gradient_bytes)
+        return traffic / (device.memory_bandwidth * efficiency)
+
+    def optimizer(self, stage: int, step: int, elements: float, after: Ends) -> Ends:
+        """The parameter update of ``elements`` parameters on every class of a stage."""
+        classes = self.emitter.stage_classes[stage]
+        seconds = {}
+        for index in classes:
+            device = self.plan.device_of_rank(int(self.plan.classes.representatives[index]))
+            seconds[index] = optimizer_time(
+                elements,
+                optimizer=self.plan.workload.optimizer,
+                device=device,
+                dtype=self.plan.workload.dtype,
+                calibration=self.plan.calibration,
+            )
+        return self.emitter.compute(classes, seconds, "optimizer", Cause.OPTIMIZER, after, step=step)
+
+    def all_gradients_ready(self, step: int, ends: dict[int, Ends]) -> dict[int, Ends]:
+        """Gradient-norm reduction across pipeline stages: no stage updates before all have their gradients.
+
+        Megatron-LM's clip_grad_norm; the message is a scalar, so only the wait is modelled.
+        """
+        if self.strategy.pp == 1:
+            return ends
+        tasks = list(dict.fromkeys(t for stage in ends.values() for after in stage.values() for t in after))
+        barrier = self.builder.control("gradient_norm", after=tasks, step=step)
+        return {stage: {index: [barrier] for index in self.emitter.stage_classes[stage]} for stage in ends}
+
+    def boundary(self, stage: int, after: Ends) -> dict[int, int]:
+        """The iteration's last task of every class of a stage."""
+        return {
+            index: self.builder.control(
+                "step_end", device=self.emitter.device_row[index], after=after.get(index, ()), boundary=True,
+                step=self.steps_per_iteration - 1,
+            )
+            for index in self.emitter.stage_classes[stage]
+        }  # fmt: skip
+

@@ -1,0 +1,135 @@
+"""Replicated parameters: bucketed all-reduce overlapped with backward (DDP), and local SGD."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from sim.graph.execution import Cause
+from sim.lowering.buckets import Bucket
+from sim.lowering.emitter import Emitter, Ends
+from sim.lowering.plan import Plan
+from sim.lowering.state.base import StateLowering
+from sim.models.collectives import choose
+
+
+class ReplicatedState(StateLowering):
+    """Every rank holds all of its parameters; gradients are all-reduced bucket by bucket.
+
+    PyTorch DDP (Li et al., VLDB 2020): a bucket's all-reduce starts when its last gradient of the last
+    micro-batch is ready; buckets go in order. Without ``overlap`` all buckets follow the backward.
+    """
+
+    exchange = "all_reduce"
+
+    def __init__(self, emitter: Emitter) -> None:
+        super().__init__(emitter)
+        self.exchanged: dict[tuple[int, int], Ends] = defaultdict(dict)  # by (stage, step)
+        self.updated: dict[int, Ends] = {}
+
+    @classmethod
+    def request_families(cls, plan: Plan) -> None:
+        groups = plan.layout.groups("cp", "dp")
+        for algorithm in cls._algorithms(plan):
+            plan.request_collective(f"dp_{cls.exchange}_{algorithm}", groups, cls.exchange, algorithm)
+
+    @classmethod
+    def _algorithms(cls, plan: Plan) -> list[str]:
+        sizes = {bucket.elements * plan.gradient_bytes for v in range(len(plan.chunks)) for bucket in plan.buckets(v)}
+        return sorted({cls._algorithm(plan, size) for size in sizes})
+
+    @classmethod
+    def _algorithm(cls, plan: Plan, size: float) -> str:
+        if plan.strategy.collective != "auto":
+            return plan.strategy.collective
+        ranks = plan.layout.groups("cp", "dp")[0]
+        hosts = len(np.unique(plan.router.endpoint_host[ranks]))
+        return choose(cls.exchange, size, len(ranks), hosts)
+
+    def exchange_bucket(self, stage: int, bucket: Bucket, step: int, after: Ends, name: str) -> Ends:
+        """All-reduce one bucket among the data-parallel ranks of a stage."""
+        size = bucket.elements * self.gradient_bytes
+        return self.emitter.collective(
+            self._family(size), self.emitter.stage_classes[stage], size, name, Cause.GRADIENT_COMM, after,
+            stream="dp", chunks=self.strategy.chunks,
+            extra_latency=self.compression_latency(bucket.elements), step=step,
+        )  # fmt: skip
+
+    def _family(self, size: float) -> str:
+        return f"dp_{self.exchange}_{self._algorithm(self.plan, size)}"
+
+    def after_backward(
+        self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends
+    ) -> None:
+        super().after_backward(stage, virtual, layer, step, micro_batch, ends)
+        if self.strategy.overlap and self.is_last_micro_batch(micro_batch):
+            self._exchange_ready(stage, virtual, layer, step, ends)
+
+    def _exchange_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
+        for bucket in self.plan.buckets(virtual):
+            if bucket.last_layer == layer:
+                done = self.exchange_bucket(stage, bucket, step, ends, f"bucket{bucket.index}.{self.exchange}")
+                self._remember(stage, step, done)
+
+    def _remember(self, stage: int, step: int, done: Ends) -> None:
+        for index, tasks in done.items():
+            self.exchanged[stage, step].setdefault(index, []).extend(tasks)
+
+    def finish_step(self, step: int) -> None:
+        stages = range(self.strategy.pp)
+        if not self.strategy.overlap:
+            for stage in stages:
+                self._exchange_all(stage, step)
+        ready = {
+            stage: {
+                index: self.exchanged[stage, step].get(index, []) + self.last_weight[stage].get(index, [])
+                for index in self.emitter.stage_classes[stage]
+            }
+            for stage in stages
+        }
+        ready = self.all_gradients_ready(step, ready)
+        self.updated = {stage: self.update(stage, step, ready[stage]) for stage in stages}
+
+    def _exchange_all(self, stage: int, step: int) -> None:
+        for virtual in range(stage, len(self.plan.chunks), self.strategy.pp):
+            for layer in reversed(self.plan.chunks[virtual]):
+                self._exchange_ready(stage, virtual, layer, step, self.last_weight[stage])
+
+    def update(self, stage: int, step: int, ready: Ends) -> Ends:
+        """Update all parameters of a stage on each of its ranks."""
+        return self.optimizer(stage, step, self.stage_elements(stage), ready)
+
+    def finish(self) -> None:
+        for stage in range(self.strategy.pp):
+            self.boundary(stage, self.updated[stage])
+
+
+class LocalSgdState(ReplicatedState):
+    """Local SGD: ``tau`` local steps, then the models are averaged (Stich, ICLR 2019).
+
+    The averaging starts when the last local update is done, since a model is final only then; the next step
+    starts when it has finished.
+    """
+
+    def __init__(self, emitter: Emitter) -> None:
+        super().__init__(emitter)
+        self.steps_per_iteration = self.strategy.local_steps
+
+    def _exchange_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
+        """Nothing is exchanged during a local step."""
+
+    def finish(self) -> None:
+        last = self.steps_per_iteration - 1
+        for stage in range(self.strategy.pp):
+            averaged: Ends = {index: list(tasks) for index, tasks in self.updated[stage].items()}
+            for virtual in range(stage, len(self.plan.chunks), self.strategy.pp):
+                for bucket in self.plan.buckets(virtual):
+                    done = self.exchange_bucket(
+                        stage, bucket, last, self.updated[stage], f"model{bucket.index}.average"
+                    )
+                    for index, tasks in done.items():
+                        averaged[index] = averaged[index] + tasks
+            ends = self.boundary(stage, averaged)
+            for index, task in ends.items():
+                self.gate_forward(index, 0, {index: [task]})

@@ -1,0 +1,222 @@
+"""One training step: forwards and backwards of all stages in schedule order, woven with communication.
+
+The walk is stage by stage in an order in which every task is emitted after its predecessors, so that task
+order is a topological order and program streams issue in schedule order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.graph.execution import Cause
+from sim.lowering.emitter import Emitter, Ends
+from sim.lowering.plan import Plan
+from sim.lowering.schedule import SCHEDULES, Action
+from sim.lowering.state.base import StateLowering
+from sim.models.collectives import plan as collective_plan
+from sim.spec.layer import Layer
+from sim.spec.workload import DTYPE_BYTES
+
+
+def request_families(plan: Plan) -> None:
+    """Families of tensor, expert and pipeline parallelism."""
+    strategy, layout = plan.strategy, plan.layout
+    if strategy.tp > 1:
+        groups = layout.groups("tp")
+        operations = ("all_gather", "reduce_scatter") if strategy.sequence_parallel else ("all_reduce",)
+        for operation in operations:
+            plan.request_collective(f"tp_{operation}", groups, operation, "ring")
+    if strategy.ep > 1:
+        plan.request_collective("ep", layout.subgroups("dp", strategy.ep), "all_to_all", "direct")
+    if strategy.pp > 1:
+        ring = layout.groups("pp")
+        wrap = strategy.virtual_stages > 1
+        ahead = np.concatenate(
+            [ring[:, [s, (s + 1) % strategy.pp]] for s in range(strategy.pp - (0 if wrap else 1))]
+        )
+        phases = collective_plan("send", "direct", 2)
+        plan.request("pp_forward", ahead, phases, asymmetric=True)
+        plan.request("pp_backward", ahead[:, ::-1], phases, asymmetric=True)
+
+
+
+class StepLowering:
+    """Emits training steps.
+
+    Parameters
+    ----------
+    emitter : Emitter
+    state : StateLowering
+        Where parameters and optimiser state live: gradient exchange and update.
+    """
+
+    def __init__(self, emitter: Emitter, state: StateLowering) -> None:
+        self.emitter, self.state = emitter, state
+        self.plan = emitter.plan
+        self.strategy = self.plan.strategy
+        self.layers = self.plan.workload.layers
+        self.bytes = DTYPE_BYTES[self.plan.workload.dtype]
+        self.virtual = self.strategy.pp * self.strategy.virtual_stages
+
+    def emit(self, step: int) -> None:
+        """Emit all forwards and backwards of one step."""
+        self.step = step
+        self.activations: dict[tuple[int, int], Ends] = {}
+        self.gradients: dict[tuple[int, int], Ends] = {}
+        self.done: dict[tuple[int, int], Ends] = {}
+        schedule = SCHEDULES[self.strategy.schedule if self.strategy.pp > 1 else "1f1b"]
+        orders = [
+            schedule(s, self.strategy.pp, self.plan.micro_batches, self.strategy.virtual_stages)
+            for s in range(self.strategy.pp)
+        ]
+        position = [0] * len(orders)
+        while any(p < len(order) for p, order in zip(position, orders, strict=True)):
+            progressed = False
+            for stage, order in enumerate(orders):
+                while position[stage] < len(order) and self._ready(stage, order[position[stage]]):
+                    self._action(stage, order[position[stage]])
+                    position[stage] += 1
+                    progressed = True
+            assert progressed, "a pipeline schedule must not wait for itself"
+
+    def _virtual_stage(self, stage: int, chunk: int) -> int:
+        return chunk * self.strategy.pp + stage
+
+    def _ready(self, stage: int, action: Action) -> bool:
+        virtual = self._virtual_stage(stage, action.chunk)
+        key = (virtual, action.micro_batch)
+        if action.kind == "F":
+            return virtual == 0 or key in self.activations
+        return (virtual == self.virtual - 1 and key in self.done) or key in self.gradients
+
+    def _action(self, stage: int, action: Action) -> None:
+        if action.kind == "F":
+            self._forward(stage, action)
+        else:
+            self._backward(stage, action)
+
+    # -- forward ------------------------------------------------------------------------------------
+
+    def _forward(self, stage: int, action: Action) -> None:
+        virtual, m = self._virtual_stage(stage, action.chunk), action.micro_batch
+        ends = self.activations.pop((virtual, m), {})
+        if virtual == 0:
+            ends = self.state.input_ready(stage, self.step, m)
+        for index in self.plan.chunks[virtual]:
+            ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=False)
+            ends = self._layer_forward(stage, index, m, ends, Cause.FORWARD)
+        self.done[virtual, m] = ends
+        if virtual + 1 < self.virtual:
+            elements = self.layers[self.plan.chunks[virtual][-1]].output_elements
+            following = (stage + 1) % self.strategy.pp
+            self.activations[virtual + 1, m] = self._send("forward", stage, following, elements, m, ends)
+
+    def _layer_forward(self, stage: int, index: int, m: int, ends: Ends, cause: Cause) -> Ends:
+        layer, classes = self.layers[index], self.emitter.stage_classes[stage]
+        parallel = layer.tensor_all_reduce and self.strategy.tp > 1
+        name = f"{layer.name}.{'forward' if cause is Cause.FORWARD else 'recompute'}"
+        if parallel and self.strategy.sequence_parallel:
+            ends = self._tensor("all_gather", stage, layer.input_elements, f"{layer.name}.all_gather", m, ends)
+        ends = self._expert(stage, layer, m, ends, "dispatch")
+        seconds = {c: float(self.emitter.cost(c).forward_s[index]) for c in classes}
+        ends = self.emitter.compute(classes, seconds, name, cause, ends, micro_batch=m, step=self.step)
+        if cause is Cause.FORWARD:
+            self.state.after_forward(index, self.step, m, ends)
+        ends = self._expert(stage, layer, m, ends, "combine")
+        if parallel:
+            operation = "reduce_scatter" if self.strategy.sequence_parallel else "all_reduce"
+            ends = self._tensor(operation, stage, layer.output_elements, f"{layer.name}.{operation}", m, ends)
+        return ends
+
+    # -- backward -----------------------------------------------------------------------------------
+
+    def _backward(self, stage: int, action: Action) -> None:
+        virtual, m = self._virtual_stage(stage, action.chunk), action.micro_batch
+        ends = self.gradients.pop((virtual, m), None) or self.done[virtual, m]
+        chunk = self.plan.chunks[virtual]
+        for block in reversed(self._blocks(chunk)):
+            if self.strategy.recompute == "full":
+                for index in block:
+                    ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=True)
+                    ends = self._layer_forward(stage, index, m, ends, Cause.RECOMPUTE)
+            for index in reversed(block):
+                ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=True)
+                ends, weights = self._layer_backward(stage, index, m, ends)
+                self.state.after_backward(stage, virtual, index, self.step, m, weights)
+        self.done.pop((virtual, m))
+        if virtual > 0:
+            elements = self.layers[chunk[0]].input_elements
+            previous = (stage - 1) % self.strategy.pp
+            self.gradients[virtual - 1, m] = self._send("backward", stage, previous, elements, m, ends)
+
+    def _blocks(self, chunk: list[int]) -> list[list[int]]:
+        blocks: list[list[int]] = []
+        for index in chunk:
+            if not blocks or self.layers[blocks[-1][0]].block != self.layers[index].block:
+                blocks.append([])
+            blocks[-1].append(index)
+        return blocks
+
+    def _layer_backward(self, stage: int, index: int, m: int, ends: Ends) -> tuple[Ends, Ends]:
+        """Returns what the previous layer's backward and what the gradients wait for."""
+        layer, classes = self.layers[index], self.emitter.stage_classes[stage]
+        costs = {c: self.emitter.cost(c) for c in classes}
+        options = {"micro_batch": m, "step": self.step}
+        if self.strategy.recompute == "selective":
+            again = {c: float(costs[c].recompute_selective_s[index]) for c in classes}
+            ends = self.emitter.compute(classes, again, f"{layer.name}.recompute", Cause.RECOMPUTE, ends, **options)
+        parallel = layer.tensor_all_reduce and self.strategy.tp > 1
+        if parallel and self.strategy.sequence_parallel:
+            ends = self._tensor("all_gather", stage, layer.output_elements, f"{layer.name}.all_gather", m, ends)
+        ends = self._expert(stage, layer, m, ends, "combine.backward")
+        inputs = {c: float(costs[c].backward_input_s[index]) for c in classes}
+        weights = {c: float(costs[c].backward_weight_s[index]) for c in classes}
+        name = f"{layer.name}.backward"
+        if not parallel and not layer.expert_elements:
+            both = {c: inputs[c] + weights[c] for c in classes}
+            ends = self.emitter.compute(classes, both, name, Cause.BACKWARD, ends, **options)
+            return ends, ends
+        ends = self.emitter.compute(classes, inputs, f"{name}.input", Cause.BACKWARD, ends, **options)
+        after_input = ends
+        ends = self._expert(stage, layer, m, ends, "dispatch.backward")
+        if parallel:
+            operation = "reduce_scatter" if self.strategy.sequence_parallel else "all_reduce"
+            ends = self._tensor(operation, stage, layer.input_elements, f"{layer.name}.{operation}", m, ends)
+        gradients = self.emitter.compute(
+            classes, weights, f"{name}.weight", Cause.BACKWARD, after_input, **options
+        )
+        return ends, gradients
+
+    # -- communication ------------------------------------------------------------------------------
+
+    def _tensor(self, operation: str, stage: int, elements: float, name: str, m: int, ends: Ends) -> Ends:
+        size = elements * self.plan.micro_batch_size * self.bytes
+        classes = self.emitter.stage_classes[stage]
+        return self.emitter.collective(
+            f"tp_{operation}", classes, size, name, Cause.TENSOR_COMM, ends, stream="tp",
+            micro_batch=m, step=self.step,
+        )  # fmt: skip
+
+    def _expert(self, stage: int, layer: Layer, m: int, ends: Ends, part: str) -> Ends:
+        if not layer.expert_elements or self.strategy.ep == 1:
+            return ends
+        size = layer.expert_elements * self.plan.micro_batch_size * self.bytes
+        return self.emitter.collective(
+            "ep", self.emitter.stage_classes[stage], size, f"{layer.name}.{part}", Cause.EXPERT_COMM, ends,
+            stream="ep", micro_batch=m, step=self.step,
+        )  # fmt: skip
+
+    def _send(self, direction: str, stage: int, target: int, elements: float, m: int, ends: Ends) -> Ends:
+        """Point-to-point activations or gradients; under sequence parallelism each rank sends its part only."""
+        size = elements * self.plan.micro_batch_size * self.bytes
+        if self.strategy.tp > 1 and self.strategy.sequence_parallel:
+            size /= self.strategy.tp
+        family = f"pp_{direction}"
+        sent = self.emitter.collective(
+            family, self.emitter.stage_classes[stage], size, f"send.{direction}", Cause.PIPELINE_COMM, ends,
+            stream=(f"pp_send_{direction}", f"pp_receive_{direction}"), micro_batch=m, step=self.step,
+        )  # fmt: skip
+        sender_of = self.emitter.family_classes[family].sender_of
+        return {
+            receiver: sent[sender_of[receiver, stage]] for receiver in self.emitter.stage_classes[target]
+        }
