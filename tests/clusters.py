@@ -32,7 +32,15 @@ def device(name: str = "unit") -> Device:
 def host(num_devices: int, nics: tuple[Nic, ...], links: tuple[HostLink, ...] = (), **fields: Any) -> Host:
     """A host of unit devices."""
     devices = (("unit", num_devices),) if num_devices else ()
-    return Host(name=f"host-{num_devices}", devices=devices, nics=nics, links=links, cpu_cores=8, memory_bytes=64e9, **fields)
+    return Host(
+        name=f"host-{num_devices}",
+        devices=devices,
+        nics=nics,
+        links=links,
+        cpu_cores=8,
+        memory_bytes=64e9,
+        **fields,
+    )
 
 
 def plain_host(bandwidth: float = 50e9, latency: float = 0.0) -> Host:
@@ -45,12 +53,22 @@ def switched_host(num_devices: int = 8, num_nics: int = 8, nvlink: float = 300e9
     switches = max(1, num_devices // 2)
     links = (
         HostLink(a=f"gpu[0-{num_devices - 1}]", b="nvswitch0", bandwidth=nvlink, latency=1e-6, kind="nvlink"),
-        HostLink(a=f"gpu[0-{num_devices - 1}]", b=f"plx[0-{switches - 1}]", bandwidth=32e9, latency=5e-7, kind="pcie"),
-        HostLink(a=f"nic[0-{num_nics - 1}]", b=f"plx[0-{switches - 1}]", bandwidth=32e9, latency=5e-7, kind="pcie"),
+        HostLink(
+            a=f"gpu[0-{num_devices - 1}]",
+            b=f"plx[0-{switches - 1}]",
+            bandwidth=32e9,
+            latency=5e-7,
+            kind="pcie",
+        ),
+        HostLink(
+            a=f"nic[0-{num_nics - 1}]", b=f"plx[0-{switches - 1}]", bandwidth=32e9, latency=5e-7, kind="pcie"
+        ),
         HostLink(a=f"plx[0-{switches - 1}]", b="cpu[0-1]", bandwidth=32e9, latency=5e-7, kind="pcie"),
         HostLink(a="cpu0", b="cpu1", bandwidth=40e9, latency=5e-7, kind="qpi"),
     )
-    return host(num_devices, tuple(Nic(name=f"nic{i}", bandwidth=nic, latency=1e-6) for i in range(num_nics)), links)
+    return host(
+        num_devices, tuple(Nic(name=f"nic{i}", bandwidth=nic, latency=1e-6) for i in range(num_nics)), links
+    )
 
 
 def dgx1(num_nics: int = 4) -> Host:
@@ -61,11 +79,15 @@ def dgx1(num_nics: int = 4) -> Host:
     )
     tree = (
         HostLink(a="gpu[0-7]", b="plx[0-3]", bandwidth=16e9, latency=5e-7, kind="pcie"),
-        HostLink(a=f"nic[0-{num_nics - 1}]", b=f"plx[0-{num_nics - 1}]", bandwidth=16e9, latency=5e-7, kind="pcie"),
+        HostLink(
+            a=f"nic[0-{num_nics - 1}]", b=f"plx[0-{num_nics - 1}]", bandwidth=16e9, latency=5e-7, kind="pcie"
+        ),
         HostLink(a="plx[0-3]", b="cpu[0-1]", bandwidth=16e9, latency=5e-7, kind="pcie"),
         HostLink(a="cpu0", b="cpu1", bandwidth=19.2e9, latency=5e-7, kind="qpi", duplex="half"),
     )
-    return host(8, tuple(Nic(name=f"nic{i}", bandwidth=12.5e9, latency=1e-6) for i in range(num_nics)), mesh + tree)
+    return host(
+        8, tuple(Nic(name=f"nic{i}", bandwidth=12.5e9, latency=1e-6) for i in range(num_nics)), mesh + tree
+    )
 
 
 def cluster(host_type: Host, num_hosts: int, **fabric: Any) -> Cluster:
