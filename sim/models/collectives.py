@@ -130,7 +130,7 @@ def flows(phase: Phase, orders: Sequence[IntArray]) -> tuple[IntArray, IntArray,
         Phase over local ranks.
     orders : sequence of int[n]
         ``orders[r][i]`` is the endpoint that plays local rank ``i`` in copy ``r``
-        (``Network.ring_orders``, ``Network.rank_orders``).
+        (``Network.orders``).
 
     Returns
     -------
