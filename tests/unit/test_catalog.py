@@ -253,7 +253,8 @@ def test_scenario_file(tmp_path: Path, catalog: Catalog) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(
         "workload: resnet50\ncluster: v100-dlperf\nstrategy: {overlap: false, bucket_size: 4MB}\n"
-        "overrides: {cluster.num_hosts: 2, workload.batch_per_device: 32}\nperturbation: {jitter: 0.1}\nseed: 4\n"
+        "overrides: {cluster.num_hosts: 2, workload.batch_per_device: 32}\n"
+        "perturbation: {jitter: 0.1}\nseed: 4\n"
     )
     scenario = catalog.scenario(str(path))
     assert (scenario.cluster.num_devices, scenario.workload.batch_per_device, scenario.seed) == (16, 32, 4)

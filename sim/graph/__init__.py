@@ -1,0 +1,1 @@
+"""The ExecutionGraph: the container every strategy and trace becomes, and its builder."""
