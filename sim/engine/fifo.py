@@ -36,8 +36,8 @@ class Flow:
 class FifoNetwork:
     """Network with first-come-first-served links; parameters as for ``FluidNetwork``."""
 
-    def __init__(self, env: Environment, plan: Plan, drained: list[int]) -> None:
-        self._env, self._drained = env, drained
+    def __init__(self, env: Environment, plan: Plan, drained: list[int], signals: list[bool]) -> None:
+        self._env, self._drained, self._signals = env, drained, signals
         self.table = TransferTable(plan)
         self._queue: list[list[int]] = [[] for _ in self.table.capacity]  # tickets in order
         self._flows: dict[int, Flow] = {}  # by ticket
@@ -52,7 +52,11 @@ class FifoNetwork:
     def join(self, instance: int) -> None:
         """Queue a transfer at the next flush."""
         self._new.append(instance)
+        self._touch()
+
+    def _touch(self) -> None:
         self.dirty = True
+        self._signals.append(True)
 
     def set_factor(self, instance: int, factor: float, now: float) -> None:
         """Make an active transfer progress at ``factor`` times its rate from now on."""
@@ -158,4 +162,4 @@ class FifoNetwork:
             if place < len(queue):
                 self._disturbed.add(queue[place])
         self._drained.append(flow.instance)
-        self.dirty = True
+        self._touch()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 
 from simpy.core import Environment
@@ -40,7 +39,10 @@ class Player:
         self.plan = plan
         self.env = Environment()
         self.done: list[int] = []
-        self.held: list[int] = []
+        self.special: list[int] = []  # instances whose predecessors are done and that have to pass a gate
+        self.signals: list[
+            bool
+        ] = []  # not empty: the loop has to look at streams, network, coupling, boundaries
         self.pending: list[int] = []
         self.duration: list[float] = []
         self.start: list[float] = []
@@ -53,42 +55,50 @@ class Player:
         self.drawn: list[float] = []  # jitter factors, iteration by iteration
         self.unset = UNSET
         self._lowest = 0
+        self._told = -1
+        self._unfinished: set[int] = set()
+        self.stopped_at: float | None = None
         self.num_events = 0
         self._num_boundary = int(plan.boundary.sum())
-        self._boundary: list[bool] = plan.boundary.tolist()
-        self._kind: list[int] = graph.kind.tolist()
-        self._latency: list[float] = graph.work.tolist()
-        self._skip_counter: list[int] = graph.skip_counter.tolist()
-        self._skip_value: list[float] = graph.skip_value.tolist()
-        self._skip_leader: list[int] = graph.skip_leader.tolist()
-        self._timed: list[bool] = plan.timed.tolist()
         self.counters = Counters(plan)
-        self.streams = StreamPool(plan) if any(plan.shared) else None
+        self.streams = StreamPool(plan) if plan.is_shared.any() else None
         self.network: Network | None = None
         if not plan.timed[graph.kind == TaskKind.TRANSFER].all():
             self.network = (FifoNetwork if graph.link_service == "fifo" else FluidNetwork)(
-                self.env, plan, self.done
+                self.env, plan, self.done, self.signals
             )
         self.coupling = Coupling(self.env, plan, self.network, self.done) if plan.coupled else None
-        self._finish = [self._on_finish]
-        self._arrive = [self._on_latency]
+        self._finish = [_collector(self.done)]
+        self._arrive = [_joiner(self.network)] if self.network is not None else []
 
     # -- iterations -------------------------------------------------------------------------------
 
-    def open_until(self, iteration: int, ready: list[int]) -> None:
-        """Make the state of all iterations up to ``iteration``; instances without predecessors become ready."""
+    def open_until(self, iteration: int, now: float) -> None:
+        """Make the state of all iterations up to ``iteration``; instances without predecessors are launched."""
         plan, stride = self.plan, self.plan.stride
         for k in range(len(self.pending) // stride, iteration + 1):
             if plan.max_iterations is None and k - len(self.boundary_times) > LEAD_LIMIT:
                 raise Deadlock(explain(self.stuck()))
             pending = plan.pending_at(k)
-            if 0 in pending:
-                ready.extend(k * stride + node for node, count in enumerate(pending) if not count)
             self.pending += pending
             self.duration += self._durations(k)
             self.start += [UNSET] * stride
             self.end += [UNSET] * stride
             self._boundary_left[k] = self._num_boundary
+            if 0 in pending:
+                for node in [node for node, count in enumerate(pending) if not count]:
+                    self._launch(k * stride + node, now)
+
+    def _launch(self, i: int, now: float) -> None:
+        seconds = self.duration[i]
+        if seconds < 0.0:
+            self.special.append(i)
+            return
+        self.start[i] = now
+        if seconds > 0.0:
+            Completion(self.env, self._finish, i, seconds)
+        else:
+            self.done.append(i)
 
     def _durations(self, iteration: int) -> list[float]:
         plan = self.plan
@@ -102,106 +112,111 @@ class Player:
     # -- the loop ---------------------------------------------------------------------------------
 
     def run(self, stop: Callable[[int, float], bool]) -> None:
-        """Play until nothing is left or ``stop(iteration, now)`` says so at the end of an iteration."""
-        collecting = gc.isenabled()
-        gc.disable()  # millions of live, acyclic objects: the collector would only walk them
-        try:
-            self._run(stop)
-        finally:
-            self.num_events = next(self.env._eid)  # SimPy numbers its events from 0
-            if collecting:
-                gc.enable()
+        """Play until nothing is left or ``stop(iteration, now)`` says so at the end of an iteration.
 
-    def _run(self, stop: Callable[[int, float], bool]) -> None:
-        env = self.env
-        queue, step, done = env._queue, env.step, self.done
-        ready: list[int] = []
-        last = self.plan.max_iterations
-        self.open_until(max(min(self.plan.reach, last or self.plan.reach) - 1, 0), ready)
-        known = 0
-        self._settle(0.0, ready)
-        if stop(-1, 0.0):
-            return
-        while queue:
-            step()
-            now = env._now
-            limit = now + (1e-12 * now if now > 1.0 else 1e-12)
-            while queue and queue[0][0] <= limit:
-                step()
-            if done or (self.network is not None and self.network.dirty):
-                self._settle(env._now, ready)
-                while known < len(self.boundary_times):
-                    known += 1
-                    if stop(known - 1, self.boundary_times[known - 1]):
-                        self._drain(self.boundary_times[known - 1], ready)
-                        return
+        ``stop`` is first asked after iteration -1, when the first tasks have started at time 0. After it has
+        agreed, everything that started before that instant is played to its end, so that the window is complete.
+        """
+        plan = self.plan
+        self.open_until(max(min(plan.reach, plan.max_iterations or plan.reach) - 1, 0), 0.0)
+        self.signals.append(True)
+        self._loop(stop)
+        if self.stopped_at is not None:
+            self._watch_unfinished()
+            if self._unfinished:
+                self._loop(stop)
+        self.num_events = next(self.env._eid)  # SimPy numbers its events from 0
 
-    def _drain(self, until: float, ready: list[int]) -> None:
-        """Play on until everything that started before ``until`` has ended, so that the window is complete."""
-        start, end, queue = self.start, self.end, self.env._queue
-        first = self.lowest_incomplete() * self.plan.stride
-        rest = [i for i in range(first, len(end)) if end[i] is UNSET and start[i] < until]
-        while queue:
-            while rest and end[rest[-1]] is not UNSET:
-                rest.pop()
-            if not rest:
-                break
-            self.env.step()
-            now = self.env.now
-            while queue and queue[0][0] <= now + max(1e-12, 1e-12 * now):
-                self.env.step()
-            self._settle(self.env.now, ready)
-
-    def _settle(self, now: float, ready: list[int]) -> None:
-        """Process all completions of this instant, then start what may start, until nothing more happens."""
-        done, pending, duration, held = self.done, self.pending, self.duration, self.held
-        start, end, order = self.start, self.end, self.order
-        env, finish = self.env, self._finish
+    def _loop(self, stop: Callable[[int, float], bool]) -> None:
+        env, queue, step, finish = self.env, self.env._queue, self.env.step, self._finish
+        done, special, signals = self.done, self.special, self.signals
+        pending, duration, start, end, order = self.pending, self.duration, self.start, self.end, self.order
         stride, successors, closing = self.plan.stride, self.plan.successors, self.plan.closing
-        size = len(pending)
-        instant: list[int] = []
+        now, size = env._now, len(pending)
         while True:
-            for i in done:
+            for i in done:  # grows while tasks that take no time start and end
                 end[i] = now
                 order.append(i)
                 node = i % stride
                 for hop in successors[node]:
                     j = i + hop
                     if j >= size:
-                        self.open_until(j // stride, ready)
+                        self.open_until(j // stride, now)
                         size = len(pending)
                     left = pending[j] - 1
                     pending[j] = left
                     if not left:
-                        ready.append(j)
+                        seconds = duration[j]
+                        if seconds > 0.0:
+                            # Its order among the starts of this instant cannot matter: it competes for nothing.
+                            start[j] = now
+                            Completion(env, finish, j, seconds)
+                        elif seconds == 0.0:
+                            start[j] = now
+                            done.append(j)
+                        else:
+                            special.append(j)
                 if closing[node]:
-                    self._close(i, node, now, ready)
+                    self._close(i, node, now)
             done.clear()
-            for j in ready:
-                seconds = duration[j]
-                if seconds > 0.0:
-                    start[j] = now
-                    Completion(env, finish, j, seconds)
-                elif seconds == 0.0:
-                    start[j] = now
-                    done.append(j)
-                elif seconds == INSTANT:
-                    instant.append(j)
+            if special or signals:
+                self._attend(now)
+                if done:
+                    continue
+                if self._asks(stop):
+                    return
+            if not queue:
+                return
+            step()
+            now = env._now
+            limit = now + (1e-12 * now if now > 1.0 else 1e-12)
+            while queue and queue[0][0] <= limit:
+                step()
+                now = env._now
+
+    def _attend(self, now: float) -> None:
+        """Start what has to pass a gate, until something ends at once; at last re-rate network and devices."""
+        special, done, streams = self.special, self.done, self.streams
+        while not done:
+            if special:
+                # What takes no time goes first: its effects belong to the completions of this instant.
+                chosen = [i for i in special if self.duration[i] == INSTANT] or special.copy()
+                if len(chosen) < len(special):
+                    special[:] = [i for i in special if self.duration[i] != INSTANT]
                 else:
-                    held.append(j)
-            ready.clear()
-            if instant:
-                self._pass_gates(instant, now)
-            if not done and (held or self.streams is not None):
-                self._pass_gates(held, now)
-                if not done and self.streams is not None and self.streams.touched:
-                    self._arbitrate(now, ready)
-            if not done and not ready:
+                    special.clear()
+                self._pass_gates(chosen, now)
+            elif streams is not None and streams.touched:
+                self._arbitrate(now)
+            else:
                 break
+        if done:
+            return
+        self.signals.clear()
         if self.coupling is not None and self.coupling.dirty:
             self.coupling.flush(now)
         if self.network is not None and self.network.dirty:
             self.network.flush(now)
+
+    def _asks(self, stop: Callable[[int, float], bool]) -> bool:
+        """Tell ``stop`` about iterations that have ended; whether the loop is to be left."""
+        if self.stopped_at is not None:
+            return not self._unfinished
+        while self._told < len(self.boundary_times):
+            iteration, self._told = self._told, self._told + 1
+            now = self.boundary_times[iteration] if iteration >= 0 else 0.0
+            if stop(iteration, now):
+                self.stopped_at = now
+                return True
+        return False
+
+    def _watch_unfinished(self) -> None:
+        """Find what started before the run was told to stop and has not ended."""
+        stride, until = self.plan.stride, self.stopped_at
+        for i in range(self.lowest_incomplete() * stride, len(self.end)):
+            if self.end[i] is UNSET and until is not None and self.start[i] < until:
+                self._unfinished.add(i)
+                self.plan.closing[i % stride] = True
 
     # -- starting ---------------------------------------------------------------------------------
 
@@ -225,14 +240,14 @@ class Player:
                 self._begin(i, node, now)
         instances.clear()
 
-    def _arbitrate(self, now: float, ready: list[int]) -> None:
+    def _arbitrate(self, now: float) -> None:
         streams, stride = self.streams, self.plan.stride
         assert streams is not None
         for i in streams.arbitrate():
             self._begin(i, i % stride, now)
         last = self.plan.max_iterations
         if streams.opened and (last is None or streams.opened < last):
-            self.open_until(streams.opened, ready)
+            self.open_until(streams.opened, now)
 
     def _begin(self, i: int, node: int, now: float) -> None:
         """Start an instance that is not simply scheduled."""
@@ -241,8 +256,8 @@ class Player:
             self.skipped.add(i)
             self.done.append(i)
             return
-        seconds = self.plan.idle_list[node]
-        kind = self._kind[node]
+        seconds = self.plan.seconds[node]
+        kind = self.plan.kind[node]
         if kind == TaskKind.COMPUTE:
             if self.plan.graph.jitter > 0:
                 seconds *= self.drawn[i // self.plan.stride * self.plan.num_tasks + node]
@@ -252,11 +267,11 @@ class Player:
         elif kind == TaskKind.TRANSFER:
             if self.coupling is not None:
                 self.coupling.start_transfer(i)
-            if not self._timed[node]:
-                if self._latency[node] > 0:
-                    Completion(self.env, self._arrive, i, self._latency[node])
+            if not self.plan.is_timed[node]:
+                if self.plan.latency[node] > 0:
+                    Completion(self.env, self._arrive, i, self.plan.latency[node])
                 else:
-                    self._join(i)
+                    self.network.join(i)  # type: ignore[union-attr]
                 return
         if seconds > 0:
             Completion(self.env, self._finish, i, seconds)
@@ -264,17 +279,20 @@ class Player:
             self.done.append(i)
 
     def _is_skipped(self, i: int, node: int) -> bool:
-        iteration, leader = i // self.plan.stride, self._skip_leader[node]
+        graph, iteration = self.plan.graph, i // self.plan.stride
+        leader = int(graph.skip_leader[node])
         if leader >= 0:
             other = i + leader - node
             if self.start[other] is UNSET:
-                names, name = self.plan.graph.names, self.plan.graph.name
+                names, name = graph.names, graph.name
                 raise InvariantError(
                     f"{names[name[node]]} shares the skip decision of {names[name[leader]]}, which has not started"
                 )
             return other in self.skipped
-        counter = self._skip_counter[node]
-        return counter >= 0 and self.counters.reading(counter, iteration) >= self._skip_value[node] - 1e-9
+        counter = int(graph.skip_counter[node])
+        return (
+            counter >= 0 and self.counters.reading(counter, iteration) >= float(graph.skip_value[node]) - 1e-9
+        )
 
     def _post(self, marker: int, node: int) -> None:
         """A participant has posted a spinning transfer."""
@@ -284,29 +302,22 @@ class Player:
             self.coupling.post_transfer(instance, device)
         self.start[marker] = self.end[marker] = self.env.now
 
-    def _join(self, i: int) -> None:
-        assert self.network is not None
-        self.network.join(i)
-
     # -- finishing --------------------------------------------------------------------------------
 
-    def _on_finish(self, event: Event) -> None:
-        self.done.append(event._value)
-
-    def _on_latency(self, event: Event) -> None:
-        self._join(event._value)
-
-    def _close(self, i: int, node: int, now: float, ready: list[int]) -> None:
+    def _close(self, i: int, node: int, now: float) -> None:
         """What a finished instance does beyond releasing its successors."""
-        ready.extend(self.counters.add(i))
+        self.signals.append(True)
+        if self._unfinished:
+            self._unfinished.discard(i)
+        self.special.extend(self.counters.add(i))
         if self.plan.shared[node] and self.streams is not None:
             self.streams.release(node)
         if self.coupling is not None:
-            if self._kind[node] == TaskKind.COMPUTE:
+            if self.plan.kind[node] == TaskKind.COMPUTE:
                 self.coupling.end_compute(i)
-            elif self._kind[node] == TaskKind.TRANSFER:
+            elif self.plan.kind[node] == TaskKind.TRANSFER:
                 self.coupling.end_transfer(i)
-        if self._boundary[node]:
+        if self.plan.is_boundary[node]:
             iteration = i // self.plan.stride
             self._boundary_left[iteration] -= 1
             known = len(self.boundary_times)
@@ -338,3 +349,21 @@ class Player:
     def stuck(self) -> Stuck:
         """What the deadlock explanation needs to see."""
         return Stuck(self.plan, self.pending, self.start, self.end, self.counters, self.streams, UNSET)
+
+
+def _collector(done: list[int]) -> Callable[[Event], None]:
+    """Callback of every timed task."""
+
+    def collect(event: Event) -> None:
+        done.append(event._value)
+
+    return collect
+
+
+def _joiner(network: Network) -> Callable[[Event], None]:
+    """Callback of the latency of every transfer that shares links."""
+
+    def join(event: Event) -> None:
+        network.join(event._value)
+
+    return join

@@ -124,10 +124,12 @@ class FluidNetwork:
         The graph being played.
     drained : list of int
         Instances whose bytes have arrived are appended here.
+    signals : list of bool
+        Appended to when the network has to be flushed.
     """
 
-    def __init__(self, env: Environment, plan: Plan, drained: list[int]) -> None:
-        self._env, self._drained = env, drained
+    def __init__(self, env: Environment, plan: Plan, drained: list[int], signals: list[bool]) -> None:
+        self._env, self._drained, self._signals = env, drained, signals
         self.table = TransferTable(plan)
         self._weighted = plan.graph.link_service == "weighted"
         self._seed = plan.graph.seed
@@ -148,7 +150,7 @@ class FluidNetwork:
     def join(self, instance: int) -> None:
         """Start the bytes of a transfer at the next flush."""
         self._new.append(instance)
-        self.dirty = True
+        self._touch()
 
     def flush(self, now: float) -> None:
         """Attach new transfers and re-solve the groups that changed."""
@@ -161,6 +163,10 @@ class FluidNetwork:
                 group.changed = False
                 self._solve(group, now)
         self.dirty = False
+
+    def _touch(self) -> None:
+        self.dirty = True
+        self._signals.append(True)
 
     def set_factor(self, instance: int, factor: float, now: float) -> None:
         """Make an active transfer progress at ``factor`` times its rate from now on."""
@@ -204,7 +210,7 @@ class FluidNetwork:
         if not group.changed:
             group.changed = True
             self._changed.append(group)
-        self.dirty = True
+        self._touch()
 
     def _attach(self, instance: int, now: float) -> None:
         table, task = self.table, instance % self.table.stride

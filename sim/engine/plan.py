@@ -180,7 +180,7 @@ class Plan:
         return timed
 
     def _classify(self) -> None:
-        graph, n = self.graph, self.num_tasks
+        graph = self.graph
         gated = np.diff(graph.waits.offsets) > 0
         gated |= graph.skip_counter >= 0
         gated |= graph.skip_leader >= 0
@@ -190,19 +190,57 @@ class Plan:
         code[shared | tracked] = HELD
         code[gated & (code > 0)] = HELD
         code[gated & (code == 0)] = INSTANT
-        self.idle_list: list[float] = self.idle.tolist()
         self.duration: list[float] = code.tolist() + [INSTANT] * self.num_markers
-        self.gated: list[bool] = gated.tolist() + [False] * self.num_markers
-        self.shared: list[bool] = shared.tolist() + [False] * self.num_markers
+        self.is_gated, self.is_shared = gated, shared
         closing = np.diff(graph.adds.offsets) > 0
         closing |= shared | tracked | self.boundary
         if self.coupled:
             closing |= graph.kind == TaskKind.COMPUTE
         self.closing: list[bool] = closing.tolist() + [False] * self.num_markers
-        order = np.lexsort((np.arange(n), graph.priority))
-        rank = np.empty(n, np.int64)
-        rank[order] = np.arange(n)
-        self.rank: list[int] = rank.tolist() + list(range(n, n + self.num_markers))
+
+    # Columns that only tasks with a gate look at, as lists, made when the first one does.
+
+    @cached_property
+    def gated(self) -> list[bool]:
+        """Tasks with counters to wait for or a skip rule."""
+        return self.is_gated.tolist()
+
+    @cached_property
+    def shared(self) -> list[bool]:
+        """Tasks on streams that are arbitrated."""
+        return self.is_shared.tolist()
+
+    @cached_property
+    def seconds(self) -> list[float]:
+        """Idle duration of each task."""
+        return self.idle.tolist()
+
+    @cached_property
+    def latency(self) -> list[float]:
+        """Seconds before the bytes of a transfer flow."""
+        return self.graph.work.tolist()
+
+    @cached_property
+    def kind(self) -> list[int]:
+        """Kind of each task."""
+        return self.graph.kind.tolist()
+
+    @cached_property
+    def is_timed(self) -> list[bool]:
+        """Tasks whose duration is known when they start."""
+        return self.timed.tolist()
+
+    @cached_property
+    def is_boundary(self) -> list[bool]:
+        """Tasks that end the iteration of a device."""
+        return self.boundary.tolist()
+
+    @cached_property
+    def rank(self) -> list[int]:
+        """Place of each node in the order of (priority, task id)."""
+        rank = np.empty(self.num_tasks, np.int64)
+        rank[np.lexsort((np.arange(self.num_tasks), self.graph.priority))] = np.arange(self.num_tasks)
+        return rank.tolist() + list(range(self.num_tasks, self.num_tasks + self.num_markers))
 
     def _on_shared_streams(self) -> BoolArray:
         """Tasks on a stream that is not a width-1 program stream."""
@@ -249,7 +287,11 @@ class Plan:
         bounds = np.zeros(stride + 1, np.int64)
         np.cumsum(np.bincount(edges.source, minlength=stride), out=bounds[1:])
         cuts = bounds.tolist()
-        self.successors: list[list[int]] = [hop[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+        # Programs are regular: most tasks share a few rows, which saves memory and cache.
+        known: dict[tuple[int, ...], tuple[int, ...]] = {}
+        intern = known.setdefault
+        rows = [tuple(hop[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+        self.successors: list[tuple[int, ...]] = [intern(row, row) for row in rows]
         self.reach = int(self.edges.distance.max()) if len(self.edges.distance) else 0
         self.base = np.bincount(self.edges.target, minlength=stride)
         if self.max_iterations != 1:
@@ -266,7 +308,7 @@ class Plan:
                 hint="Nothing would keep it from running in all iterations at once.",
             )  # fmt: skip
 
-    @property
+    @cached_property
     def stride(self) -> int:
         """Nodes per iteration: tasks, then markers. Instance = iteration * stride + node."""
         return self.num_tasks + self.num_markers

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from sim.engine import invariants
 from sim.engine.deadlock import explain
+from sim.engine.instants import posting_times, ready_times
 from sim.engine.loop import Player
-from sim.engine.plan import Plan, data_edges, jitter_factors, program_entries
+from sim.engine.plan import Plan
 from sim.engine.record import RunRecord
 from sim.engine.steady import SteadyState
 from sim.errors import Deadlock, InputError
-from sim.graph.execution import ExecutionGraph, FloatArray, IntArray
+from sim.graph.execution import BoolArray, ExecutionGraph, FloatArray
 
 FIDELITIES = ("fluid", "analytic")
 
@@ -63,21 +68,31 @@ def play(
     exactly = max_iterations if max_iterations is not None else graph.max_iterations
     if exactly is not None and exactly < 1:
         raise InputError("max_iterations", "be >= 1", exactly)
-    plan = Plan(graph, analytic=fidelity == "analytic", max_iterations=exactly)
-    player = Player(plan)
-    steady: SteadyState | None = None
-    if exactly is None:
-        steady = SteadyState(player, confidence=confidence, min_iterations=min_iterations, limit=limit)
-        player.run(steady)
-    else:
-        player.run(_never)
-    if (
-        (len(player.order) < plan.num_tasks * exactly)
-        if exactly is not None
-        else not (steady and steady.stop)
-    ):
-        raise Deadlock(explain(player.stuck()))
-    return _record(player, steady)
+    with _collector_off():
+        plan = Plan(graph, analytic=fidelity == "analytic", max_iterations=exactly)
+        player = Player(plan)
+        steady: SteadyState | None = None
+        if exactly is None:
+            steady = SteadyState(player, confidence=confidence, min_iterations=min_iterations, limit=limit)
+        player.run(steady if steady is not None else _never)
+        complete = (
+            bool(steady.stop) if steady is not None else len(player.order) == plan.num_tasks * (exactly or 0)
+        )
+        if not complete:
+            raise Deadlock(explain(player.stuck()))
+        return _record(player, steady)
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Suspend the garbage collector: it would walk millions of live objects without a cycle among them."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _never(_iteration: int, _now: float) -> bool:
@@ -85,27 +100,13 @@ def _never(_iteration: int, _now: float) -> bool:
 
 
 def _record(player: Player, steady: SteadyState | None) -> RunRecord:
-    plan, graph, stride, n = player.plan, player.plan.graph, player.plan.stride, player.plan.num_tasks
-    start = np.array(player.start).reshape(-1, stride)[:, :n]
-    end = np.array(player.end).reshape(-1, stride)[:, :n]
-    opened = max(player.order) // stride + 1 if player.order else 0
-    start, end = start[:opened], end[:opened]
-    dropped = np.zeros(end.shape, np.bool_)
-    if player.skipped:
-        iteration, task = np.divmod(np.fromiter(player.skipped, np.int64), stride)
-        dropped[iteration, task] = True
-    factors = (
-        np.array([jitter_factors(graph, k) for k in range(opened)]) if graph.jitter > 0 else np.ones((1, n))
-    )
-    invariants.check(plan, start, end, dropped, factors)
+    """Check the run and write it down, by (iteration, task) first and then in order of completion."""
+    plan, graph = player.plan, player.plan.graph
     order = np.array(player.order, np.int64)
-    iteration, task = np.divmod(order, stride)
-    ready = ready_times(graph, end)
-    if player.admitted:
-        at = np.fromiter(player.admitted, np.int64)
-        when = np.fromiter(player.admitted.values(), np.float64)
-        inside = at < opened * stride
-        ready[at[inside] // stride, at[inside] % stride] = when[inside]
+    opened = int(order.max()) // plan.stride + 1
+    start, end, dropped, factors = _by_iteration(player, opened)
+    invariants.check(plan, start, end, dropped, factors)
+    ready = _ready(player, end)
     posted = np.fmin(posting_times(graph, start, end), start)
     moved = invariants.link_bytes(graph, (~np.isnan(end) & ~dropped).sum(axis=0).astype(np.float64))
     boundary = np.array(player.boundary_times)
@@ -114,16 +115,18 @@ def _record(player: Player, steady: SteadyState | None) -> RunRecord:
     step = (window[1] - window[0]) / (last - first) / graph.steps_per_iteration
     half = steady.half_width if steady is not None else 0.0
     stop = steady.stop if steady is not None else "iterations"
+    iteration, task = np.divmod(order, plan.stride)
+    place = iteration * plan.num_tasks + task
     return RunRecord(
         task=task,
         iteration=iteration,
-        ready=ready[iteration, task],
-        posted=posted[iteration, task],
-        start=start[iteration, task],
-        end=end[iteration, task],
-        dropped=dropped[iteration, task],
+        ready=ready.ravel()[place],
+        posted=posted.ravel()[place],
+        start=start.ravel()[place],
+        end=end.ravel()[place],
+        dropped=dropped.ravel()[place],
         link_bytes=moved,
-        makespan=float(np.nanmax(end)) if len(order) else 0.0,
+        makespan=float(np.nanmax(end)),
         window=window,
         window_iterations=(first, last),
         boundary_times=boundary,
@@ -135,62 +138,28 @@ def _record(player: Player, steady: SteadyState | None) -> RunRecord:
     )
 
 
-def ready_times(graph: ExecutionGraph, end: FloatArray) -> FloatArray:
-    """Seconds at which the last data predecessor of each instance had finished, shape (iterations, tasks)."""
-    return _latest(end, data_edges(graph).source, graph.predecessors.rows(), graph.predecessor_distance)
+def _by_iteration(player: Player, opened: int) -> tuple[FloatArray, FloatArray, BoolArray, FloatArray]:
+    """Start, end, dropped and jitter factors, each by (iteration, task), of the first ``opened`` iterations."""
+    plan, stride, n = player.plan, player.plan.stride, player.plan.num_tasks
+    start = np.ascontiguousarray(np.array(player.start[: opened * stride]).reshape(-1, stride)[:, :n])
+    end = np.ascontiguousarray(np.array(player.end[: opened * stride]).reshape(-1, stride)[:, :n])
+    dropped = np.zeros(end.shape, np.bool_)
+    if player.skipped:
+        iteration, task = np.divmod(np.fromiter(player.skipped, np.int64), stride)
+        inside = iteration < opened
+        dropped[iteration[inside], task[inside]] = True
+    factors = np.ones((1, n))
+    if player.drawn:
+        factors = np.array(player.drawn[: opened * n]).reshape(-1, n)
+    return start, end, dropped, factors
 
 
-def posting_times(graph: ExecutionGraph, start: FloatArray, end: FloatArray) -> FloatArray:
-    """Seconds at which the first participant of each instance had posted it, shape (iterations, tasks).
-
-    Tasks off program streams are posted when they start.
-    """
-    stream, task = program_entries(graph, chained=True)
-    posted = np.full(end.shape, np.inf)
-    if not len(task):
-        return start.copy()
-    first = np.concatenate([[True], stream[1:] != stream[:-1]])
-    starts = np.flatnonzero(first)
-    before = np.arange(len(task)) - 1
-    before[starts] = np.append(starts[1:], len(task)) - 1
-    free = np.zeros((len(end), len(task)))
-    free[:, ~first] = end[:, task[before[~first]]]
-    free[1:, first] = end[:-1, task[before[first]]]
-    rows, source = graph.predecessors.rows(), graph.predecessors.index
-    entry, edge = _entries_by_edge(task, rows)
-    device = graph.stream_table.device[stream[entry]]
-    same = graph.device[source[edge]] == device
-    has_local = np.zeros(len(task), np.bool_)
-    has_local[entry[same]] = True
-    use = same | ~has_local[entry]
-    done = _latest(end, source[edge[use]], entry[use], graph.predecessor_distance[edge[use]], width=len(task))
-    np.minimum.at(posted, (slice(None), task), np.fmax(free, done))
-    return np.where(np.isinf(posted), start, posted)
-
-
-def _entries_by_edge(task: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:
-    """All (participant entry, predecessor edge) pairs of the same task."""
-    count = np.bincount(rows, minlength=int(task.max()) + 1)
-    first = np.cumsum(count) - count
-    width = count[task]
-    entry = np.repeat(np.arange(len(task)), width)
-    step = np.arange(len(entry)) - np.repeat(np.cumsum(width) - width, width)
-    return entry, first[task[entry]] + step
-
-
-def _latest(
-    end: FloatArray, source: IntArray, target: IntArray, distance: IntArray, width: int | None = None
-) -> FloatArray:
-    """Latest end of the sources of each target column; 0 where there is none."""
-    latest = np.zeros((len(end), width if width is not None else end.shape[1]))
-    if not len(source):
-        return latest
-    order = np.argsort(target, kind="stable")
-    source, target, distance = source[order], target[order], distance[order]
-    starts = np.flatnonzero(np.concatenate([[True], target[1:] != target[:-1]]))
-    near = int(distance.max())
-    padded = np.concatenate([np.zeros((near, end.shape[1])), end])
-    for k in range(len(end)):
-        values = padded[k + near - distance, source]
-        latest[k, target[starts]] = np.maximum.reduceat(values, starts)
-    return latest
+def _ready(player: Player, end: FloatArray) -> FloatArray:
+    ready, stride = ready_times(player.plan.graph, end), player.plan.stride
+    if player.admitted:
+        instance = np.fromiter(player.admitted, np.int64)
+        when = np.fromiter(player.admitted.values(), np.float64)
+        iteration, task = np.divmod(instance, stride)
+        inside = iteration < len(end)
+        ready[iteration[inside], task[inside]] = when[inside]
+    return ready
