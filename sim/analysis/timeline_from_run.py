@@ -118,7 +118,7 @@ def _previous_on_stream(graph: ExecutionGraph, task: IntArray, stream: IntArray)
         return previous, distance
     ordered = (stream >= 0) & (graph.stream_table.discipline[stream] == Discipline.PROGRAM)
     entries = np.flatnonzero(ordered)
-    entries = entries[np.lexsort((task[entries], stream[entries]))]
+    entries = entries[np.lexsort((_issue_position(graph, task, stream)[entries], stream[entries]))]
     if not len(entries):
         return previous, distance
     first = np.concatenate([[True], stream[entries][1:] != stream[entries][:-1]])
@@ -129,6 +129,18 @@ def _previous_on_stream(graph: ExecutionGraph, task: IntArray, stream: IntArray)
     previous[entries] = task[entries[before]]
     distance[entries] = first.astype(np.int64)
     return previous, distance
+
+
+def _issue_position(graph: ExecutionGraph, task: IntArray, stream: IntArray) -> IntArray:
+    """Place of each participant entry in its stream's issue order: task order, or the program's."""
+    program = graph.stream_table.program
+    if program is None:
+        return task
+    listed = program.rows() * graph.num_tasks + program.index
+    order = np.argsort(listed, kind="stable")
+    wanted = np.maximum(stream, 0) * graph.num_tasks + task
+    found = np.minimum(np.searchsorted(listed[order], wanted), max(len(listed) - 1, 0))
+    return order[found].astype(np.int64) if len(listed) else task
 
 
 def _posting_edges(

@@ -66,8 +66,8 @@ def straggler_graph(slow: float, comm: float):
     second = builder.compute(others, 1.0, "backward", Cause.BACKWARD)
     streams = (builder.stream(late, "comm"), builder.stream(others, "comm"))
     reduce = builder.task(
-        TaskKind.TRANSFER, "all_reduce", Cause.GRADIENT_COMM, device=late, streams=streams, after=[first, second],
-        work=comm,
+        TaskKind.TRANSFER, "all_reduce", Cause.GRADIENT_COMM, device=late, streams=streams,
+        after=[first, second], work=comm,
     )  # fmt: skip
     for device, compute in ((late, first), (others, second)):
         end = builder.control("step_end", device=device, after=[reduce], boundary=True)
@@ -126,7 +126,9 @@ def test_asynchronous_without_recurrence_uses_whole_cycles():
     devices = [builder.device(f"rank{i}", i) for i in range(2)]
     tasks = [builder.compute(d, 1.0, "forward", Cause.FORWARD, boundary=True) for d in devices]
     graph = builder.build(links(), metadata={"synchronization": "asp"})
-    rows = [(tasks[0], k, 1.1 * k, 1.1 * k + 1.1) for k in range(9)] + [(tasks[1], k, k, k + 1) for k in range(9)]
+    rows = [(tasks[0], k, 1.1 * k, 1.1 * k + 1.1) for k in range(9)] + [
+        (tasks[1], k, k, k + 1) for k in range(9)
+    ]
     run = record(graph, rows, window=(1.05, 9.9), window_iterations=(1, 9), stop="confidence")
     result = breakdown(graph, run, timeline_from_run(graph, run))
     assert result.step_time_s == pytest.approx(2 / (1 / 1.1 + 1))
@@ -171,14 +173,14 @@ def test_a_worker_that_waits_for_its_server_waits():
     builder = GraphBuilder()
     worker, server = builder.device("rank0", 0), builder.device("server0", 8, stage=-1, kind="server")
     push = builder.task(
-        TaskKind.TRANSFER, "push", Cause.GRADIENT_COMM, device=worker, streams=(builder.stream(worker, "push"),),
-        work=1.0,
+        TaskKind.TRANSFER, "push", Cause.GRADIENT_COMM, device=worker, work=1.0,
+        streams=(builder.stream(worker, "push"),),
     )  # fmt: skip
     shelf = builder.stream(server, "server", discipline=Discipline.ARRIVAL)
     update = builder.compute(server, 2.0, "update", Cause.OPTIMIZER, streams=(shelf,), after=[push])
     pull = builder.task(
-        TaskKind.TRANSFER, "pull", Cause.PARAMETER_COMM, device=worker, streams=(builder.stream(worker, "pull"),),
-        work=1.0, after=[update], boundary=True,
+        TaskKind.TRANSFER, "pull", Cause.PARAMETER_COMM, device=worker, work=1.0, after=[update],
+        streams=(builder.stream(worker, "pull"),), boundary=True,
     )  # fmt: skip
     graph = builder.build(links())
     run = record(graph, [(push, 0, 0, 1), (update, 0, 1, 3), (pull, 0, 3, 4)])

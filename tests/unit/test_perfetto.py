@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 
 import numpy as np
@@ -57,10 +58,12 @@ def test_spans_of_one_track_never_overlap():
     tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for event in events(timeline()):
         if event["ph"] == "X":
-            tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+            tracks.setdefault((event["pid"], event["tid"]), []).append(
+                (event["ts"], event["ts"] + event["dur"])
+            )
     for spans in tracks.values():
         spans.sort()
-        assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
     assert len(tracks) == 5  # the pool of two overlapping tasks needs two tracks
 
 
