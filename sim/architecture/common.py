@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from sim.errors import InputError
+from sim.spec.base import ERROR_TYPE
 from sim.spec.layer import Layer
 from sim.spec.workload import Workload
 
@@ -61,6 +62,10 @@ def _input_error(model: type[BaseModel], error: ValidationError) -> InputError:
     from difflib import get_close_matches
 
     problem = error.errors()[0]
+    if problem["type"] == ERROR_TYPE:
+        context = problem.get("ctx", {})
+        path = ".".join(str(part) for part in (*problem["loc"], context["field"]) if part != "")
+        return InputError(f"workload.{path}", context["must"], context["got"] or None, hint=context["hint"])
     name = ".".join(str(part) for part in problem["loc"]) or model.__name__
     if problem["type"] == "extra_forbidden":
         known = sorted({*model.model_fields, *Workload.model_fields})

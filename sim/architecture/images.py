@@ -34,7 +34,7 @@ def _pair(value: int | Pair) -> Pair:
 def _output_size(size: int, kernel: int, stride: int, padding: int) -> int:
     result = (size + 2 * padding - kernel) // stride + 1
     if result < 1:
-        raise InputError("workload.image_size", "be large enough for every kernel of the network", got=size)
+        raise InputError("workload.image_size", "be large enough for every kernel of the network")
     return result
 
 

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sim.architecture.common import assemble
 from sim.architecture.transformer import MASK, Parts, TransformerShape, describe
+from sim.spec.base import refuse
 from sim.spec.layer import Gemm, Layer, MemoryBound, Op
 from sim.spec.workload import Workload
 
@@ -23,6 +24,12 @@ class MoeShape(TransformerShape):
 
     num_experts: int = Field(ge=2)
     top_k: int = Field(2, ge=1, description="experts a token visits")
+
+    @model_validator(mode="after")
+    def _check_experts(self) -> MoeShape:
+        if self.top_k > self.num_experts:
+            refuse(f"be at most num_experts ({self.num_experts})", self.top_k, field="top_k")
+        return self
 
 
 class MoeParts(Parts):

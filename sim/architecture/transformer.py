@@ -23,7 +23,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from sim.architecture.common import assemble
-from sim.spec.base import Spec
+from sim.spec.base import Spec, refuse
 from sim.spec.layer import Attention, Embedding, Gemm, Layer, MemoryBound, Op
 from sim.spec.workload import Workload
 
@@ -67,16 +67,15 @@ class TransformerShape(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> TransformerShape:
+        kv_heads = self.num_kv_heads or self.num_heads
         if self.head_dim is None and self.hidden % self.num_heads:
-            raise ValueError(
-                f"be given such that num_heads ({self.num_heads}) divides hidden ({self.hidden})"
-            )
-        if self.num_heads % (self.num_kv_heads or self.num_heads):
-            raise ValueError(f"be given such that num_kv_heads ({self.num_kv_heads}) divides num_heads")
+            hint = "Or give head_dim."
+            refuse(f"divide hidden ({self.hidden})", self.num_heads, hint=hint, field="num_heads")
+        if self.num_heads % kv_heads:
+            refuse(f"divide num_heads ({self.num_heads})", kv_heads, field="num_kv_heads")
         if self.max_positions is not None and self.sequence_length > self.max_positions:
-            raise ValueError(
-                f"be given such that sequence_length is at most max_positions ({self.max_positions})"
-            )
+            limit = f"be at most max_positions ({self.max_positions})"
+            refuse(limit, self.sequence_length, field="sequence_length")
         return self
 
     @property
