@@ -39,7 +39,11 @@ def record(
     start, end = (np.array([row[i] for row in ordered], float) for i in (2, 3))
     last = int(iteration.max()) + 1
     closing = graph.boundary[task]
-    times = [float(end[closing & (iteration == k)].max()) for k in range(last) if (closing & (iteration == k)).any()]
+    times = [
+        float(end[closing & (iteration == k)].max())
+        for k in range(last)
+        if (closing & (iteration == k)).any()
+    ]
     window = window or (0.0, float(end.max()))
     window_iterations = window_iterations or (0, last)
     count = (window_iterations[1] - window_iterations[0]) * graph.steps_per_iteration

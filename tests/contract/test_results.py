@@ -44,10 +44,12 @@ def test_breakdown_adds_up_and_shares_are_shares(name: str):
 
 def test_same_scenario_same_bytes_in_two_processes():
     code = (
-        "import sim; print(sim.run('resnet50', sim.cluster('v100-dlperf', num_hosts=2), jitter=0.05, seed=3).to_json())"
+        "import sim; cluster = sim.cluster('v100-dlperf', num_hosts=2); "
+        "print(sim.run('resnet50', cluster, jitter=0.05, seed=3).to_json())"
     )
     first, second = (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout for _ in "ab"
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+        for _ in "ab"
     )
     assert first == second
     assert json.loads(first)["status"] == "ok"

@@ -17,8 +17,8 @@ def test_contention_dependency_and_stream_are_told_apart():
 
     def send(device: int, after: list[int]) -> int:
         return builder.task(
-            TaskKind.TRANSFER, "send", Cause.GRADIENT_COMM, device=device, after=after, flow_bytes=2.0, loads=load,
-            streams=(builder.stream(device, "comm"),),
+            TaskKind.TRANSFER, "send", Cause.GRADIENT_COMM, device=device, after=after, flow_bytes=2.0,
+            loads=load, streams=(builder.stream(device, "comm"),),
         )  # fmt: skip
 
     first = builder.compute(one, 1.0, "forward", Cause.FORWARD)
@@ -35,7 +35,9 @@ def test_contention_dependency_and_stream_are_told_apart():
     assert path["duration_s"].tolist() == pytest.approx([1.0, 4.0, 2.0, 0.0])
     assert path["contention_s"].tolist() == pytest.approx([0.0, 2.0, 0.0, 0.0])
     assert path["held_by"].tolist() == ["start", "dependency", "dependency", "dependency"]
-    assert share_by_cause(path) == pytest.approx({"forward": 1 / 7, "gradient_comm": 4 / 7, "optimizer": 2 / 7})
+    assert share_by_cause(path) == pytest.approx(
+        {"forward": 1 / 7, "gradient_comm": 4 / 7, "optimizer": 2 / 7}
+    )
 
 
 def test_program_order_holds_a_task():
@@ -68,7 +70,9 @@ def test_the_window_clips_the_path():
     rank = builder.device("rank0", 0)
     step = builder.compute(rank, 2.0, "forward", Cause.FORWARD, boundary=True)
     graph = builder.build(links())
-    run = record(graph, [(step, k, 2.0 * k, 2.0 * k + 2) for k in range(4)], window=(2, 6), window_iterations=(1, 3))
+    run = record(
+        graph, [(step, k, 2.0 * k, 2.0 * k + 2) for k in range(4)], window=(2, 6), window_iterations=(1, 3)
+    )
     path = critical_path(graph, run)
     assert path["iteration"].tolist() == [1, 2]
     assert path["share"].sum() == pytest.approx(1.0)

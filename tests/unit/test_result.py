@@ -69,7 +69,9 @@ def test_numbers_of_a_step():
     assert result.energy_joules_per_step == pytest.approx((100 + 200 * 0.75) * 2.0)
     assert result.price_per_sample == pytest.approx(36 / 3600 * 2 / 64)
     assert result.peak_memory_bytes == 6.0
-    assert result.bottlenecks == [{"link": "l0", "kind": "nic", "utilisation": 0.25, "bytes": 1.0, "members": 1}]
+    assert result.bottlenecks == [
+        {"link": "l0", "kind": "nic", "utilisation": 0.25, "bytes": 1.0, "members": 1}
+    ]
     assert result.task_seconds == pytest.approx({"backward": 4, "optimizer": 2, "gradient_comm": 2})
 
 
@@ -85,8 +87,9 @@ def test_json_is_byte_identical_and_reads_back(tmp_path):
 def test_the_json_holds_what_the_command_promises():
     data = json.loads(simulated().to_json())
     promised = (
-        "status step_time_s samples_per_s tokens_per_s_per_device mfu num_devices peak_memory_bytes breakdown "
-        "bottlenecks memory energy_joules_per_step price_per_sample overlap_fraction warnings scenario_key version"
+        "status step_time_s samples_per_s tokens_per_s_per_device mfu num_devices peak_memory_bytes "
+        "breakdown bottlenecks memory energy_joules_per_step price_per_sample overlap_fraction warnings "
+        "scenario_key version"
     )
     assert set(promised.split()) <= set(data)
     assert math.fsum(data["breakdown"].values()) == pytest.approx(data["step_time_s"], rel=1e-9)
@@ -98,7 +101,9 @@ def test_numbers_that_are_not_finite_become_null():
 
 def test_too_much_memory_is_infeasible_with_the_missing_bytes():
     result = Result("ok")
-    fill_memory(result, {"memory": [{"weights": 6e9}, {"weights": 9e9, "gradients": 1e9}], "memory_capacity": 8e9})
+    fill_memory(
+        result, {"memory": [{"weights": 6e9}, {"weights": 9e9, "gradients": 1e9}], "memory_capacity": 8e9}
+    )
     assert result.status == "infeasible"
     assert result.missing_bytes == pytest.approx(2e9)
     assert "stage 1" in result.message

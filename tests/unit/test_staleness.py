@@ -22,12 +22,18 @@ def parameter_server(
         stream = (builder.stream(worker, "comm"),)
         start = builder.control("step_start", device=worker)
         pull = builder.task(
-            TaskKind.TRANSFER, "pull", Cause.PARAMETER_COMM, device=worker, streams=stream, after=[start], work=0.01,
-            opens_pull=True,
+            TaskKind.TRANSFER, "pull", Cause.PARAMETER_COMM, device=worker, streams=stream, after=[start],
+            work=0.01, opens_pull=True,
         )  # fmt: skip
         compute = builder.compute(worker, 1 / speed, "forward", Cause.FORWARD, after=[pull])
         push = builder.task(
-            TaskKind.TRANSFER, "push", Cause.GRADIENT_COMM, device=worker, streams=stream, after=[compute], work=0.01
+            TaskKind.TRANSFER,
+            "push",
+            Cause.GRADIENT_COMM,
+            device=worker,
+            streams=stream,
+            after=[compute],
+            work=0.01,
         )
         applied = builder.compute(
             server, update, "update", Cause.OPTIMIZER, streams=(shelf,), after=[push], closes_update=True
@@ -93,7 +99,14 @@ def test_snapshot_is_the_start_of_the_pull():
     rows = worker_rows(0, 0, [(0, 0), (0, 1), (1, 8), (8, 9), (9, 10), (10, 10)])
     for k in range(3):  # the second worker updates at 3, 6, 9
         at = 3.0 * k
-        spans = [(at, at), (at, at + 1), (at + 1, at + 2), (at + 2, at + 2), (at + 2, at + 3), (at + 3, at + 3)]
+        spans = [
+            (at, at),
+            (at, at + 1),
+            (at + 1, at + 2),
+            (at + 2, at + 2),
+            (at + 2, at + 3),
+            (at + 3, at + 3),
+        ]
         rows += worker_rows(6, k, spans)
     run = record(graph, rows, window=(0.0, 10.0), window_iterations=(0, 1), stop="iterations")
     found = staleness(graph, run)
