@@ -12,6 +12,9 @@ from sim.engine.record import RunRecord
 from sim.graph.execution import Cause, Discipline, ExecutionGraph, TaskKind
 from sim.timeline import Timeline
 
+#: Largest (task, device) table that is kept as one array of flags.
+_DENSE_LIMIT = 50_000_000
+
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
@@ -154,9 +157,14 @@ def _posting_edges(
     """
     entry, edge = expand(graph.predecessors.offsets, task)
     num_devices = len(graph.devices.name) + 1
-    present = np.unique(task * num_devices + device + 1)
+    present = task * num_devices + device + 1
     wanted = graph.predecessors.index[edge] * num_devices + device[entry] + 1
-    local = np.isin(wanted, present)
+    if graph.num_tasks * num_devices <= _DENSE_LIMIT:
+        table = np.zeros(graph.num_tasks * num_devices, bool)
+        table[present] = True
+        local = table[wanted]
+    else:
+        local = np.isin(wanted, present)
     has_local = np.zeros(len(task), bool)
     has_local[entry[local]] = True
     patient = (graph.kind[task] != TaskKind.TRANSFER) | (graph.cause[task] == Cause.PIPELINE_COMM)
