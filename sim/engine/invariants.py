@@ -20,15 +20,17 @@ def link_bytes(graph: ExecutionGraph, count: FloatArray) -> FloatArray:
     )
 
 
-def check(plan: Plan, start: FloatArray, end: FloatArray, dropped: BoolArray, factors: FloatArray) -> None:
+def check(
+    plan: Plan, ready: FloatArray, start: FloatArray, end: FloatArray, dropped: BoolArray, factors: FloatArray
+) -> None:
     """Raise InvariantError if a run broke a law.
 
     Parameters
     ----------
     plan : Plan
         What was played.
-    start, end : float[K, n]
-        Seconds per iteration and task; NaN where not played.
+    ready, start, end : float[K, n]
+        Last end of the predecessors, start and end in seconds per iteration and task; NaN where not played.
     dropped : bool[K, n]
         Skipped instances.
     factors : float[K, n] or float[1, n]
@@ -44,7 +46,7 @@ def check(plan: Plan, start: FloatArray, end: FloatArray, dropped: BoolArray, fa
         return
     makespan = float(np.nanmax(end))
     slack = max(1e-12, _TOLERANCE * makespan)
-    _check_causality(plan, start, end, slack)
+    _check_causality(plan, ready, start, end, slack)
     least = np.where(plan.graph.kind == TaskKind.COMPUTE, plan.idle * factors, plan.idle)
     least = np.where(dropped, 0.0, np.broadcast_to(least, end.shape))
     # A completion may be recorded up to the tolerance of simultaneity early, and 1e-9 of a transfer early.
@@ -61,24 +63,27 @@ def check(plan: Plan, start: FloatArray, end: FloatArray, dropped: BoolArray, fa
     _check_links(plan.graph, link_bytes(plan.graph, count), makespan + slack)
 
 
-def _check_causality(plan: Plan, start: FloatArray, end: FloatArray, slack: float) -> None:
-    edges, n = plan.edges, plan.num_tasks
-    real = edges.where(edges.target < n) if plan.num_markers else edges
-    for distance in np.unique(real.distance).tolist():
-        if distance >= len(end):
-            continue
-        some = real.where(real.distance == distance)
-        for iteration in range(distance, len(end)):
-            # NaN (not played) compares false on either side; a started target needs a finished source.
-            late = start[iteration, some.target] < end[iteration - distance, some.source] - slack
-            late |= np.isnan(end[iteration - distance, some.source]) & ~np.isnan(
-                start[iteration, some.target]
+def _check_causality(plan: Plan, ready: FloatArray, start: FloatArray, end: FloatArray, slack: float) -> None:
+    """Nothing starts before its predecessors, nor before the task ahead of it on a program stream, has finished."""
+    started = ~np.isnan(start)
+    early = started & ~(start >= ready - slack)  # also if a predecessor was not played
+    if early.any():
+        iteration, task = np.argwhere(early)[0].tolist()
+        raise InvariantError(
+            f"{_label(plan.graph, task)} of iteration {iteration} started before its predecessors ended"
+        )
+    chained = plan.chained
+    for distance in (0, 1):
+        some = chained.where(chained.distance == distance)
+        for k in range(distance, len(end)):
+            early = started[k, some.target] & ~(
+                start[k, some.target] >= end[k - distance, some.source] - slack
             )
-            if late.any():
-                edge = int(np.argmax(late))
+            if early.any():
+                edge = int(np.argmax(early))
                 raise InvariantError(
-                    f"{_label(plan.graph, int(some.target[edge]))} of iteration {iteration} started before"
-                    f" {_label(plan.graph, int(some.source[edge]))} had finished"
+                    f"{_label(plan.graph, int(some.target[edge]))} of iteration {k} started before"
+                    f" {_label(plan.graph, int(some.source[edge]))}, ahead of it on a stream, had ended"
                 )
 
 

@@ -40,6 +40,8 @@ class Edges:
 
     def where(self, mask: BoolArray) -> Edges:
         """The edges selected by ``mask``."""
+        if mask.all():
+            return self
         return Edges(self.source[mask], self.target[mask], self.distance[mask])
 
 
@@ -140,7 +142,7 @@ class Plan:
         self.boundary = graph.boundary if graph.boundary.any() else np.ones(graph.num_tasks, np.bool_)
         self.idle = idle_durations(graph)
         self._check_rates()
-        chained = stream_edges(graph)
+        self.chained = chained = stream_edges(graph)
         self.edges = _without_duplicates(data_edges(graph), chained, graph.num_tasks).joined(chained)
         self.num_markers = 0
         self.markers: list[tuple[int, int]] = []
@@ -283,15 +285,10 @@ class Plan:
         if self.max_iterations is not None:
             edges = edges.where(edges.distance < self.max_iterations)
         order = np.argsort(edges.source, kind="stable")
-        hop = (edges.target + edges.distance * stride - edges.source)[order].tolist()
+        hop = (edges.target + edges.distance * stride - edges.source)[order]
         bounds = np.zeros(stride + 1, np.int64)
         np.cumsum(np.bincount(edges.source, minlength=stride), out=bounds[1:])
-        cuts = bounds.tolist()
-        # Programs are regular: most tasks share a few rows, which saves memory and cache.
-        known: dict[tuple[int, ...], tuple[int, ...]] = {}
-        intern = known.setdefault
-        rows = [tuple(hop[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
-        self.successors: list[tuple[int, ...]] = [intern(row, row) for row in rows]
+        self.successors = _interned_rows(hop, bounds)
         self.reach = int(self.edges.distance.max()) if len(self.edges.distance) else 0
         self.base = np.bincount(self.edges.target, minlength=stride)
         if self.max_iterations != 1:
@@ -352,3 +349,28 @@ def _without_duplicates(data: Edges, chained: Edges, num_tasks: int) -> Edges:
     inner = chained.distance == 0
     before[chained.target[inner]] = chained.source[inner]
     return data.where((data.distance != 0) | (before[data.target] != data.source))
+
+
+def _interned_rows(values: IntArray, bounds: IntArray) -> list[tuple[int, ...]]:
+    """Rows ``values[bounds[i]:bounds[i + 1]]`` as tuples, equal rows (nearly always) being one object.
+
+    Programs are regular, so most tasks share a few rows; this saves time, memory and cache.
+    """
+    width = np.diff(bounds)
+    place = np.arange(len(values)) - np.repeat(bounds[:-1], width)
+    mixed = (values.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) ^ place.astype(np.uint64)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
+    _, first, same = np.unique(total[bounds[1:]] - total[bounds[:-1]], return_index=True, return_inverse=True)
+    like = first[same]  # the first row with the same hash
+    equal = width == width[like]
+    entry = np.repeat(equal, width)
+    source = (np.repeat(bounds[like], width) + place)[entry]
+    differs = values[entry] != values[source]
+    if differs.any() or not equal.all():  # a collision: astronomically rare, still exact
+        first, like = np.arange(len(width)), np.arange(len(width))
+    rows: dict[int, tuple[int, ...]] = {
+        i: tuple(values[a:b].tolist())
+        for i, a, b in zip(first.tolist(), bounds[first], bounds[first + 1], strict=True)
+    }
+    return [rows[i] for i in like.tolist()]

@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.engine import invariants
 from sim.engine.deadlock import explain
-from sim.engine.instants import posting_times, ready_times
+from sim.engine.instants import ready_times
 from sim.engine.loop import Player
 from sim.engine.plan import Plan
 from sim.engine.record import RunRecord
@@ -102,12 +102,12 @@ def _never(_iteration: int, _now: float) -> bool:
 def _record(player: Player, steady: SteadyState | None) -> RunRecord:
     """Check the run and write it down, by (iteration, task) first and then in order of completion."""
     plan, graph = player.plan, player.plan.graph
-    order = np.array(player.order, np.int64)
+    order = np.fromiter(player.order, np.int64, len(player.order))
     opened = int(order.max()) // plan.stride + 1
     start, end, dropped, factors = _by_iteration(player, opened)
-    invariants.check(plan, start, end, dropped, factors)
-    ready = _ready(player, end)
-    posted = np.fmin(posting_times(graph, start, end), start)
+    ready = ready_times(graph, end)
+    invariants.check(plan, ready, start, end, dropped, factors)
+    _admit(player, ready)
     moved = invariants.link_bytes(graph, (~np.isnan(end) & ~dropped).sum(axis=0).astype(np.float64))
     boundary = np.array(player.boundary_times)
     first, last = steady.window_iterations if steady is not None else (0, len(boundary))
@@ -121,7 +121,6 @@ def _record(player: Player, steady: SteadyState | None) -> RunRecord:
         task=task,
         iteration=iteration,
         ready=ready.ravel()[place],
-        posted=posted.ravel()[place],
         start=start.ravel()[place],
         end=end.ravel()[place],
         dropped=dropped.ravel()[place],
@@ -141,8 +140,9 @@ def _record(player: Player, steady: SteadyState | None) -> RunRecord:
 def _by_iteration(player: Player, opened: int) -> tuple[FloatArray, FloatArray, BoolArray, FloatArray]:
     """Start, end, dropped and jitter factors, each by (iteration, task), of the first ``opened`` iterations."""
     plan, stride, n = player.plan, player.plan.stride, player.plan.num_tasks
-    start = np.ascontiguousarray(np.array(player.start[: opened * stride]).reshape(-1, stride)[:, :n])
-    end = np.ascontiguousarray(np.array(player.end[: opened * stride]).reshape(-1, stride)[:, :n])
+    count = opened * stride
+    columns = (np.fromiter(column[:count], np.float64, count) for column in (player.start, player.end))
+    start, end = (np.ascontiguousarray(column.reshape(-1, stride)[:, :n]) for column in columns)
     dropped = np.zeros(end.shape, np.bool_)
     if player.skipped:
         iteration, task = np.divmod(np.fromiter(player.skipped, np.int64), stride)
@@ -154,12 +154,11 @@ def _by_iteration(player: Player, opened: int) -> tuple[FloatArray, FloatArray, 
     return start, end, dropped, factors
 
 
-def _ready(player: Player, end: FloatArray) -> FloatArray:
-    ready, stride = ready_times(player.plan.graph, end), player.plan.stride
+def _admit(player: Player, ready: FloatArray) -> None:
+    """A task with counters is ready when they let it pass."""
     if player.admitted:
         instance = np.fromiter(player.admitted, np.int64)
         when = np.fromiter(player.admitted.values(), np.float64)
-        iteration, task = np.divmod(instance, stride)
-        inside = iteration < len(end)
+        iteration, task = np.divmod(instance, player.plan.stride)
+        inside = iteration < len(ready)
         ready[iteration[inside], task[inside]] = when[inside]
-    return ready

@@ -16,15 +16,14 @@ BoolArray = npt.NDArray[np.bool_]
 class RunRecord:
     """Played instances of a graph, one row per finished (task, iteration), in order of completion.
 
+    When each participant posted a task follows from these columns and the graph; the timeline has it.
+
     Attributes
     ----------
     task, iteration : int[N]
         Which task of the template, of which iteration.
     ready : float[N]
         Seconds at which the last predecessor had finished and the counters allowed the task.
-    posted : float[N]
-        Seconds at which the first participant was at the head of its stream with the predecessors on its own
-        device done (all predecessors, where none is local); equals ``start`` off program streams.
     start, end : float[N]
         Seconds. A transfer starts with its last participant; its latency is part of the span.
     dropped : bool[N]
@@ -55,7 +54,6 @@ class RunRecord:
     task: IntArray
     iteration: IntArray
     ready: FloatArray
-    posted: FloatArray
     start: FloatArray
     end: FloatArray
     dropped: BoolArray
