@@ -1,0 +1,148 @@
+"""The columns of a results table: where each comes from, what it means, which way is better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Data = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One measured column.
+
+    Attributes
+    ----------
+    name : str
+        Column name with its unit suffix; ratios have none.
+    kind : str
+        ``float``, ``int`` or ``text``: the type in the Parquet file.
+    read : callable
+        Result data -> value, or None.
+    better : str
+        ``min``, ``max``, or empty where neither way is better.
+    meaning : str
+        One line for ``--help`` and the documentation.
+    """
+
+    name: str
+    kind: str
+    read: Callable[[Data], Any]
+    better: str
+    meaning: str
+
+
+def _at(*path: str) -> Callable[[Data], Any]:
+    def read(data: Data) -> Any:
+        value: Any = data
+        for part in path:
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    return read
+
+
+def _bottleneck(key: str) -> Callable[[Data], Any]:
+    def read(data: Data) -> Any:
+        rows = data.get("bottlenecks") or []
+        return rows[0].get(key) if rows else None
+
+    return read
+
+
+def _interval(index: int) -> Callable[[Data], Any]:
+    def read(data: Data) -> Any:
+        interval = data.get("step_time_interval_s")
+        return interval[index] if interval else data.get("step_time_s")
+
+    return read
+
+
+def _warnings(data: Data) -> str:
+    return "; ".join(str(item) for item in data.get("warnings") or ())
+
+
+def _missing(data: Data) -> Any:
+    peak, capacity = data.get("peak_memory_bytes"), data.get("memory_capacity_bytes")
+    if data.get("status") != "infeasible":
+        return None
+    return peak - capacity if peak is not None and capacity is not None else data.get("missing_bytes")
+
+
+def _text(name: str) -> Callable[[Data], Any]:
+    return lambda data: str(data.get(name) or "")
+
+
+MEASURED: tuple[Column, ...] = (
+    Column(
+        "status",
+        "text",
+        _text("status"),
+        "",
+        "ok, infeasible (memory), invalid (a rule refuses it) or failed",
+    ),
+    Column("message", "text", _text("message"), "", "why the point is not ok"),
+    Column("step_time_s", "float", _at("step_time_s"), "min", "seconds of one training step"),
+    Column("step_time_low_s", "float", _interval(0), "min", "lower end of the step time's interval"),
+    Column("step_time_high_s", "float", _interval(1), "min", "upper end of the step time's interval"),
+    Column("samples_per_step", "float", _at("samples_per_step"), "", "training samples of one step"),
+    Column("samples_per_s", "float", _at("samples_per_s"), "max", "training samples per second, whole job"),
+    Column(
+        "tokens_per_s_per_device",
+        "float",
+        _at("tokens_per_s_per_device"),
+        "max",
+        "tokens per second and device",
+    ),
+    Column("mfu", "float", _at("mfu"), "max", "model FLOPs utilisation, fraction of the peak"),
+    Column("num_devices", "int", _at("num_devices"), "min", "devices that compute"),
+    Column("peak_memory_bytes", "float", _at("peak_memory_bytes"), "min", "memory of the fullest device"),
+    Column("memory_capacity_bytes", "float", _at("memory_capacity_bytes"), "max", "memory of that device"),
+    Column("missing_bytes", "float", _missing, "min", "bytes that an infeasible point lacks"),
+    Column(
+        "compute_s", "float", _at("breakdown", "compute_s"), "min", "computing, per step, critical device"
+    ),
+    Column(
+        "exposed_comm_s", "float", _at("breakdown", "exposed_comm_s"), "min", "communication nothing hides"
+    ),
+    Column("bubble_s", "float", _at("breakdown", "bubble_s"), "min", "idle: nothing to do"),
+    Column("wait_s", "float", _at("breakdown", "wait_s"), "min", "waiting for a peer"),
+    Column("data_s", "float", _at("breakdown", "data_s"), "min", "waiting for input data"),
+    Column("optimizer_s", "float", _at("breakdown", "optimizer_s"), "min", "optimiser update"),
+    Column("communication_s", "float", _at("communication_s"), "min", "communicating, hidden or not"),
+    Column("busy_fraction", "float", _at("busy_fraction"), "max", "share of time the devices compute"),
+    Column(
+        "overlap_fraction", "float", _at("overlap_fraction"), "max", "communication hidden behind compute"
+    ),
+    Column("bottleneck_link", "text", _bottleneck("link"), "", "most loaded link"),
+    Column("bottleneck_kind", "text", _bottleneck("kind"), "", "kind of the most loaded link"),
+    Column(
+        "bottleneck_utilisation", "float", _bottleneck("utilisation"), "", "share of time it carries bytes"
+    ),
+    Column(
+        "staleness_mean",
+        "float",
+        _at("staleness", "mean"),
+        "min",
+        "updates between a pull and its own update",
+    ),
+    Column("energy_joules_per_step", "float", _at("energy_joules_per_step"), "min", "energy of one step"),
+    Column("price_per_step", "float", _at("price_per_step"), "min", "dollars of one step"),
+    Column("price_per_sample", "float", _at("price_per_sample"), "min", "dollars per training sample"),
+    Column("warnings", "text", _warnings, "", "what the model doubts about the point"),
+)
+DERIVED: tuple[Column, ...] = (
+    Column(
+        "scaling_efficiency", "float", _at("scaling_efficiency"), "max",
+        "samples/s per device over that of the best point of the same workload with the fewest devices",
+    ),
+)  # fmt: skip
+BY_NAME: dict[str, Column] = {column.name: column for column in (*MEASURED, *DERIVED)}
+
+
+def direction(name: str) -> str:
+    """``min`` or ``max`` for a column; parameters and unknown columns are minimised."""
+    column = BY_NAME.get(name)
+    return column.better if column is not None and column.better else "min"

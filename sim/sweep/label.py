@@ -1,0 +1,61 @@
+"""A short name for a strategy, for tables and plots."""
+
+from __future__ import annotations
+
+from sim.spec import Strategy
+
+_STATE = {"zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
+
+
+def describe(strategy: Strategy) -> str:
+    """What distinguishes a strategy, e.g. ``all-reduce ring, 25 MiB, overlap`` or ``PS x4, ssp(3)``."""
+    parts = [_locus(strategy), *_degrees(strategy), *_rule(strategy)]
+    bucketed = strategy.synchronization != "local" and strategy.state != "zero3"
+    if bucketed and not strategy.state.startswith("ps_"):
+        parts.append(f"{strategy.bucket_size / 2**20:g} MiB")
+    if not strategy.overlap:
+        parts.append("no overlap")
+    if strategy.compression != "none":
+        parts.append(f"{strategy.compression} gradients")
+    if strategy.recompute != "none":
+        parts.append(f"{strategy.recompute} recompute")
+    return ", ".join(parts)
+
+
+def _locus(strategy: Strategy) -> str:
+    collective = "" if strategy.collective == "auto" else f" {strategy.collective.replace('_', '-')}"
+    if strategy.state == "ps_dedicated":
+        return f"PS x{strategy.num_servers or 1}"
+    if strategy.state == "ps_colocated":
+        return f"PS co-located x{strategy.num_servers}" if strategy.num_servers else "PS co-located"
+    if strategy.state in _STATE:
+        return _STATE[strategy.state] + collective
+    if strategy.synchronization == "local":
+        return "local SGD" + collective
+    return "all-reduce" + collective
+
+
+def _degrees(strategy: Strategy) -> list[str]:
+    degrees = [
+        f"{axis}{getattr(strategy, axis)}" for axis in ("tp", "cp", "ep", "pp") if getattr(strategy, axis) > 1
+    ]
+    parts = [" ".join(degrees)] if degrees else []
+    if strategy.sequence_parallel:
+        parts.append("sp")
+    if strategy.pp > 1:
+        chunks = f" v{strategy.virtual_stages}" if strategy.virtual_stages > 1 else ""
+        parts.append(strategy.schedule + chunks)
+    if strategy.micro_batch_size:
+        parts.append(f"micro-batch {strategy.micro_batch_size}")
+    return parts
+
+
+def _rule(strategy: Strategy) -> list[str]:
+    rule = strategy.synchronization
+    if rule == "ssp":
+        return [f"ssp({strategy.staleness})"]
+    if rule == "backup":
+        return [f"backup({strategy.backup_workers})"]
+    if rule == "local":
+        return [f"tau {strategy.local_steps}"]
+    return ["asp"] if rule == "asp" else (["bsp"] if strategy.state.startswith("ps_") else [])

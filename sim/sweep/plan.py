@@ -1,0 +1,212 @@
+"""From a Sweep (or a workload, a cluster and axes) to the list of points that will be computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from sim.errors import ClusterloomError, InputError
+from sim.spec import Scenario, Strategy, Sweep
+from sim.sweep.context import Context, canonical
+from sim.sweep.evaluate import failure
+from sim.sweep.label import describe
+from sim.sweep.where import Where
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a sweep.
+
+    Attributes
+    ----------
+    index : int
+        Row of the table.
+    overrides : dict
+        Dotted field -> value, over the plan's base.
+    key : str
+        Identity of the scenario; empty for a point that cannot be made into one.
+    parameters : dict
+        Leading columns of the row.
+    error : dict or None
+        Result data of a point that is already known to be bad.
+    """
+
+    index: int
+    overrides: dict[str, Any]
+    key: str
+    parameters: dict[str, Any]
+    error: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a sweep will do, decided before the first point runs; ``excluded`` points never run."""
+
+    name: str
+    context: Context
+    points: tuple[Point, ...]
+    excluded: int = 0
+    where: str = ""
+    objective: str = ""
+
+
+def plan_sweep(
+    sweep: Sweep,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    where: str = "",
+    objective: str = "",
+    folders: tuple[str, ...] = (),
+    **options: Any,
+) -> Plan:
+    """Plan of a Sweep spec.
+
+    Parameters
+    ----------
+    sweep : Sweep
+        What to vary.
+    overrides : mapping, optional
+        Dotted field -> value (from ``--set``) that replaces what the sweep says, axes included.
+    where, objective : str
+        Replace the sweep's own.
+    folders : tuple of str
+        Catalogue folders of the user.
+    options
+        ``simulate`` and ``optimist`` of the Context.
+    """
+    fixed = {canonical(name): value for name, value in (overrides or {}).items()}
+    points = [{**point, **fixed} for point in sweep.expand()]
+    context = Context(folders=folders, **options)
+    plan = build_plan(sweep.name, context, points, where=where or sweep.where or "")
+    return replace(plan, objective=objective or sweep.objective or "")
+
+
+def plan_axes(
+    base: Mapping[str, Any],
+    axes: Mapping[str, Sequence[Any]],
+    *,
+    where: str = "",
+    name: str = "sweep",
+    **options: Any,
+) -> Plan:
+    """Plan of a product of axes over a base of names or specs; what ``sim.sweep(...)`` uses."""
+    for axis, values in axes.items():
+        if isinstance(values, str) or not isinstance(values, Iterable) or not list(values):
+            raise InputError(f"axes.{axis}", "be a list with at least one value", values)
+    choices = [
+        [item if _is_bundle(axis, item) else {axis: item} for item in values] for axis, values in axes.items()
+    ]
+    points = [{k: v for part in parts for k, v in part.items()} for parts in product(*choices)]
+    return build_plan(name, Context(base=dict(base), **options), points, where=where)
+
+
+def _is_bundle(axis: str, value: Any) -> bool:
+    """A mapping of dotted fields that move together."""
+    return isinstance(value, Mapping) and canonical(axis) not in ("workload", "cluster", "strategy")
+
+
+def build_plan(name: str, context: Context, points: Sequence[Mapping[str, Any]], *, where: str = "") -> Plan:
+    """Resolve every point once: its key, its leading columns, or the error it will show.
+
+    A ``where`` that speaks of the points' own columns only is applied here, so that what it excludes is
+    never computed; any other is left to the results.
+    """
+    condition = Where.parse(where) if where else None
+    flat = [_flatten(point) for point in points]
+    varied = [name for name in dict.fromkeys(key for point in flat for key in point) if _varies(name, flat)]
+    resolved: list[Point] = []
+    excluded = 0
+    seen: set[str] = set()
+    for overrides in flat:
+        point = _resolve(context, overrides, varied, len(resolved))
+        if (
+            condition is not None
+            and condition.decidable_by(point.parameters)
+            and not condition.matches(point.parameters)
+        ):
+            excluded += 1
+            continue
+        identity = point.key or repr(point.overrides)
+        if identity not in seen:
+            seen.add(identity)
+            resolved.append(point)
+    _refuse_if_all_fail(resolved)
+    return Plan(name, context, tuple(resolved), excluded, where)
+
+
+def _varies(name: str, points: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a field differs between points, or is no column of its own anyway."""
+    return len({repr(point.get(name)) for point in points}) > 1
+
+
+def _refuse_if_all_fail(points: Sequence[Point]) -> None:
+    """A sweep in which no point makes sense is an input error, not a table of failures."""
+    if not points:
+        raise InputError("sweep", "have at least one point", hint="The axes and `where` leave none.")
+    messages = {str(point.error["message"]) for point in points if point.error is not None}
+    if all(point.error is not None for point in points) and len(messages) == 1:
+        raise InputError("sweep", f"have a point that can run; every one fails with: {messages.pop()}")
+
+
+def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A mapping for a root is its fields (and ``name``, what they change)."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and canonical(name) in ("workload", "cluster", "strategy"):
+            inner = dict(value)
+            if "name" in inner:
+                flat[name] = inner.pop("name")
+            flat |= {f"{name}.{key}": item for key, item in inner.items()}
+        else:
+            flat[canonical(name)] = value
+    return flat
+
+
+def _resolve(context: Context, overrides: dict[str, Any], varied: Sequence[str], index: int) -> Point:
+    try:
+        scenario = context.scenario(overrides)
+    except ClusterloomError as error:
+        values = {**context.base, **overrides}
+        parameters = {name: _label(values.get(name)) for name in ("workload", "cluster", "strategy")}
+        fields = {name: _scalar(value) for name, value in values.items() if name.startswith("strategy.")}
+        return Point(
+            index, overrides, "", {**parameters, **fields, **_other(overrides, varied)}, failure(error)
+        )
+    return Point(index, overrides, scenario.key(), _parameters(scenario, context, overrides, varied))
+
+
+def _parameters(
+    scenario: Scenario, context: Context, overrides: Mapping[str, Any], varied: Sequence[str]
+) -> dict[str, Any]:
+    strategy = scenario.strategy
+    preset = overrides.get("strategy", context.base.get("strategy"))
+    own = any(
+        name.startswith("strategy.") and name != "strategy.dp" for name in {**context.base, **overrides}
+    )
+    label = preset if isinstance(preset, str) and not own else describe(strategy)
+    return {
+        "workload": scenario.workload.name,
+        "cluster": scenario.cluster.name,
+        "num_hosts": scenario.cluster.num_hosts,
+        "dtype": scenario.workload.dtype,
+        "strategy": label,
+        **{f"strategy.{name}": _scalar(getattr(strategy, name)) for name in Strategy.model_fields},
+        **_other(overrides, varied),
+    }
+
+
+def _other(overrides: Mapping[str, Any], varied: Sequence[str]) -> dict[str, Any]:
+    """Varied fields that have no column of their own."""
+    taken = {"workload", "cluster", "strategy", "cluster.num_hosts", "workload.dtype"}
+    names = [name for name in varied if name not in taken and not name.startswith("strategy.")]
+    return {name: _scalar(overrides.get(name)) for name in names}
+
+
+def _label(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else str(getattr(value, "name", value))
+
+
+def _scalar(value: Any) -> Any:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else value
