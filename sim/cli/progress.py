@@ -1,0 +1,62 @@
+"""The progress bar of long commands, on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from sim.cli.output import console, note
+
+_QUIET_SECONDS = 10.0  # between two lines where stderr is no terminal
+
+
+@contextlib.contextmanager
+def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar with the remaining time on a terminal; a line every few seconds elsewhere."""
+    if not sys.stderr.isatty():
+        yield _lines(name)
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+
+        def update(finished: int, total: int) -> None:
+            bar.update(task, completed=finished, total=total)
+
+        yield update
+
+
+def _lines(name: str) -> Callable[[int, int], None]:
+    start = last = time.monotonic()
+    first: int | None = None
+
+    def update(finished: int, total: int) -> None:
+        nonlocal last, first
+        first = finished if first is None else first
+        now = time.monotonic()
+        if now - last < _QUIET_SECONDS or finished >= total:
+            return
+        last = now
+        done = finished - first
+        left = f", about {(now - start) / done * (total - finished):.0f} s left" if done else ""
+        note(f"{name}: {finished} of {total} points{left}")
+
+    return update
