@@ -85,13 +85,14 @@ class ClusterFacts:
     @lru_cache(maxsize=64)
     def of(cls, cluster: Cluster) -> ClusterFacts:
         """Collect the facts of a cluster."""
+        names = dict.fromkeys(name for host in cluster.host_types for name, _ in host.devices)
         return cls(
             num_devices=cluster.num_devices,
             devices_of_host=cluster.devices_per_host,
             nvlink_domain=min(
                 (nvlink_domain(host) for host in cluster.host_types if host.devices), default=1
             ),
-            dtypes_of_device={device.name: tuple(device.peak_flops) for device in cluster.device_types},
+            dtypes_of_device={name: tuple(cluster.device(name).peak_flops) for name in names},
             has_processors={
                 "ps_dedicated": cluster.server_type.cpu_device is not None,
                 "ps_colocated": all(host.cpu_device is not None for host in cluster.host_types),

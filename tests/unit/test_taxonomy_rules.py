@@ -36,6 +36,7 @@ def cluster(
         price_per_hour=1,
         num_multiprocessors=100,
     )
+    cpu = device.model_copy(update={"name": "cpu", "kind": "cpu", "peak_flops": {"int8": 1e12}})
     sizes = sorted(set(devices_per_host))
     hosts = tuple(
         Host(
@@ -60,7 +61,7 @@ def cluster(
         fabric=Fabric(kind="single_switch", bandwidth=1e10),
         host_types=hosts,
         host_type_of=tuple(sizes.index(size) for size in devices_per_host),
-        device_types=(device,),
+        device_types=(device, cpu),
     )
 
 

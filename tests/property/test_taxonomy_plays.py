@@ -1,0 +1,64 @@
+"""A strategy is refused, does not fit the memory, or plays. Nothing else happens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import sim
+from sim.spec import Strategy
+from sim.taxonomy import check
+
+WORKLOADS = {
+    "gpt": sim.workload("gpt2", num_layers=4, sequence_length=128, global_batch_size=8),
+    "moe": sim.workload("mixtral-8x7b", num_layers=2, hidden=512, sequence_length=128, global_batch_size=8),
+    "cnn": sim.workload("alexnet", batch_per_device=4),
+}
+CLUSTERS = {
+    name: sim.cluster(name, num_hosts=hosts)
+    for name, hosts in {"single-gpu": 4, "g4dn-12xlarge": 1, "v100-dlperf": 1, "p2-8xlarge": 2}.items()
+}
+
+PARALLEL: dict[str, list[Any]] = {
+    "tp": [1, 1, 2],
+    "pp": [1, 1, 2],
+    "ep": [1, 1, 1, 2],
+    "dp": [None, 2],
+    "micro_batch_size": [None, 1],
+    "schedule": ["1f1b", "1f1b", "gpipe", "naive"],
+    "recompute": ["none", "selective", "full"],
+    "overlap": [True, False],
+    "compression": ["none", "fp16"],
+    "bucket_size": [25 * 2.0**20, 1e6],
+}
+COLLECTIVE = {
+    "state": ["replicated", "zero1", "zero2", "zero3"],
+    "collective": ["auto", "ring", "tree", "halving_doubling", "hierarchical", "direct"],
+    "synchronization": ["bsp"],
+}
+LOCAL = {"synchronization": ["local"], "local_steps": [1, 3], "collective": ["auto", "tree", "torus2d"]}
+SERVERS = {
+    "state": ["ps_dedicated", "ps_colocated"],
+    "num_servers": [None, 2],
+    "synchronization": ["bsp", "ssp", "asp", "backup"],
+}
+fields = st.sampled_from([COLLECTIVE, LOCAL, SERVERS]).flatmap(
+    lambda family: st.fixed_dictionaries(
+        {name: st.sampled_from(values) for name, values in family.items()},
+        optional={name: st.sampled_from(values) for name, values in PARALLEL.items()},
+    )
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@given(fields=fields, model=st.sampled_from(sorted(WORKLOADS)), where=st.sampled_from(sorted(CLUSTERS)))
+def test_refused_infeasible_or_plays(fields: dict[str, Any], model: str, where: str) -> None:
+    strategy, workload, cluster = Strategy(**fields), WORKLOADS[model], CLUSTERS[where]
+    result = sim.run(workload, cluster, strategy)
+    if check(strategy, workload, cluster):
+        assert result.status == "invalid"
+    else:
+        assert result.status in ("ok", "infeasible")
+        assert result.status == "infeasible" or result.step_time_s > 0
