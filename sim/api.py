@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "calibration",
-    "catalog",
     "check",
     "cluster",
     "compare",
@@ -54,17 +53,10 @@ def __getattr__(name: str) -> ModuleType:
 # -- the catalogue ---------------------------------------------------------------------------------
 
 
-def catalog(*folders: str | Path) -> Catalog:
-    """The catalogue; folders given here are searched before the built-in ones.
+def _catalog() -> Catalog:
+    from sim.catalog import default_catalog
 
-    Parameters
-    ----------
-    *folders : str or Path
-        Folders with YAML files of your own.
-    """
-    from sim.catalog import Catalog, default_catalog
-
-    return Catalog(folders) if folders else default_catalog()
+    return default_catalog()
 
 
 def cluster(name: str, num_hosts: int | None = None, **overrides: Any) -> Cluster:
@@ -79,7 +71,7 @@ def cluster(name: str, num_hosts: int | None = None, **overrides: Any) -> Cluste
     **overrides
         Fields of the cluster to replace, e.g. ``fabric={"kind": "single_switch"}``.
     """
-    return catalog().cluster(name, num_hosts, **overrides)
+    return _catalog().cluster(name, num_hosts, **overrides)
 
 
 def workload(name: str, **overrides: Any) -> Workload:
@@ -87,7 +79,7 @@ def workload(name: str, **overrides: Any) -> Workload:
 
     Giving one of ``global_batch_size`` and ``batch_per_device`` takes the other away.
     """
-    return catalog().workload(name, **overrides)
+    return _catalog().workload(name, **overrides)
 
 
 def strategy(name: str | None = None, **fields: Any) -> Strategy:
@@ -96,28 +88,28 @@ def strategy(name: str | None = None, **fields: Any) -> Strategy:
     from sim.spec import Strategy
 
     if name is not None:
-        return catalog().strategy(name, **fields)
+        return _catalog().strategy(name, **fields)
     return yamlio.validate(Strategy, yamlio.Document({}), field_prefix="strategy", overrides=fields)
 
 
 def calibration(*names: str) -> Calibration:
     """The default calibration with others merged over it, in order; later ones win per parameter."""
-    return catalog().calibration(names)
+    return _catalog().calibration(names)
 
 
 def device(name: str, **overrides: Any) -> Device:
     """A device by catalogue name or YAML path."""
-    return catalog().device(name, **overrides)
+    return _catalog().device(name, **overrides)
 
 
 def host(name: str, **overrides: Any) -> Host:
     """A host by catalogue name or YAML path."""
-    return catalog().host(name, **overrides)
+    return _catalog().host(name, **overrides)
 
 
 def list_names(kind: str) -> list[str]:
     """Names of one kind: devices, hosts, clusters, workloads, strategies, sweeps, calibrations."""
-    return catalog().names(kind)
+    return _catalog().names(kind)
 
 
 def show(name: str | Spec, kind: str | None = None) -> Spec:
@@ -134,10 +126,10 @@ def show(name: str | Spec, kind: str | None = None) -> Spec:
 
     if not isinstance(name, str):
         return name
-    found = catalog()
+    found = _catalog()
     if kind is not None:
         return found.get(kind, name)
-    for candidate in ("device", "host", "cluster", "workload", "strategy", "calibration", "sweep"):
+    for candidate in ("workload", "cluster", "device", "host", "strategy", "calibration", "sweep"):
         if name in found.names(candidate):
             return found.get(candidate, name)
     raise InputError("name", "be in the catalogue", name, hint="See sim.list_names(kind).")
@@ -188,12 +180,12 @@ def scenario(
         "fidelity": fidelity,
         "perturbation": {"jitter": jitter, "slow_ranks": dict(slow_ranks or {})},
     }
-    return catalog().build_scenario({**values, **fields})
+    return _catalog().build_scenario({**values, **fields})
 
 
 def read_scenario(name: str, **overrides: Any) -> Scenario:
     """A scenario from a YAML file, by name or path; overrides are dotted fields."""
-    return catalog().scenario(name, **overrides)
+    return _catalog().scenario(name, **overrides)
 
 
 def simulate(scenario: Scenario) -> Result:

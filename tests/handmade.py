@@ -50,7 +50,6 @@ def record(
     step = (window[1] - window[0]) / count
     values: dict[str, Any] = {
         "ready": start.copy(),
-        "posted": start.copy(),
         "dropped": np.zeros(len(task), bool),
         "link_bytes": np.zeros(len(graph.link_table.name)),
         "makespan": float(end.max()),

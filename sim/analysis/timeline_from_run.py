@@ -199,11 +199,14 @@ def timeline_from_run(
     """
     rows = np.flatnonzero(graph.kind[run.task] != TaskKind.COUNTER)
     if window is not None:
-        rows = rows[(run.end[rows] > window[0]) & (run.ready[rows] < window[1])]
+        rows = rows[run.end[rows] > window[0]]
     participants = Participants.of(graph)
     owner, entry = expand(participants.offsets, run.task[rows])
     instance = rows[owner]
     posted = _posted(graph, run, participants, instance, entry)
+    if window is not None:
+        inside = posted < window[1]
+        instance, entry, posted = instance[inside], entry[inside], posted[inside]
     again = _unfinished(graph, run, instance, posted)
     shift = np.concatenate([np.zeros(len(instance), np.int64), np.ones(len(again), np.int64)])
     instance, entry = np.concatenate([instance, instance[again]]), np.concatenate([entry, entry[again]])

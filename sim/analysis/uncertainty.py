@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sim.analysis.variants import throughput, with_calibration
+from sim.analysis.variants import with_calibration
+from sim.errors import ClusterloomError
 from sim.spec import Scenario
 
 #: A parameter's end that moves the step time by less than this (relative) is noise and not listed.
@@ -53,7 +54,10 @@ def interval(scenario: Scenario) -> Interval:
     scenario : Scenario
         A feasible scenario.
     """
-    rate = throughput(scenario)
+    base = _simulated(scenario)
+    if base is None:
+        raise ClusterloomError("only a scenario that can run has an interval")
+    step, rate = base
     calibration = scenario.calibration
     faster, slower = 0.0, 0.0
     contributions: dict[str, float] = {}
@@ -61,44 +65,38 @@ def interval(scenario: Scenario) -> Interval:
         if not _used(scenario, section, key):
             continue
         moved = [calibration.at_bounds(section, key, name, end) for end in ("low", "high")]
-        changes = [_relative_change(with_calibration(scenario, ends), rate) for ends in moved]
+        changes = [_relative_change(with_calibration(scenario, ends), step) for ends in moved]
         faster += min(*changes, 0.0) ** 2
         slower += max(*changes, 0.0) ** 2
         if max(map(abs, changes)) > _NEGLIGIBLE:
-            contributions[f"{section}.{key}.{name}"] = abs(changes[1] - changes[0]) / 2
-    return _as_interval(scenario, rate, math.sqrt(faster), math.sqrt(slower), contributions)
-
-
-def _relative_change(scenario: Scenario, rate: float) -> float:
-    """Relative change of the step time; none where the moved parameter makes the scenario infeasible."""
-    from sim.analysis.simulate import simulate
-
-    result = simulate(scenario)
-    if not result.ok or not result.step_time_s:
-        return 0.0
-    return rate / (result.samples_per_s or 1.0 / result.step_time_s) - 1.0
-
-
-def _as_interval(
-    scenario: Scenario, rate: float, faster: float, slower: float, contributions: dict[str, float]
-) -> Interval:
-    """Relative changes of the step time -> an interval in seconds and samples per second."""
-    from sim.analysis.simulate import simulate
-
-    step = simulate(scenario).step_time_s or 0.0
+            contributions[f"{section}.{key}.{name}"] = abs(changes[1] - changes[0]) / 2 * step
     # Beyond -100 % a linear propagation means nothing; a step cannot take less than no time.
-    low, high = step * max(1.0 - faster, 1e-3), step * (1.0 + slower)
+    low, high = step * max(1.0 - math.sqrt(faster), 1e-3), step * (1.0 + math.sqrt(slower))
     return Interval(
         step_time_s=step,
         low_s=low,
         high_s=high,
         samples_per_s=rate,
-        samples_per_s_low=rate * step / high if high else rate,
-        samples_per_s_high=rate * step / low if low else rate,
-        contributions={
-            name: share * step for name, share in sorted(contributions.items(), key=lambda kv: -kv[1])
-        },
+        samples_per_s_low=rate * step / high,
+        samples_per_s_high=rate * step / low,
+        contributions=dict(sorted(contributions.items(), key=lambda item: -item[1])),
     )
+
+
+def _simulated(scenario: Scenario) -> tuple[float, float] | None:
+    """Step time (s) and samples (or steps) per second; None where the scenario cannot run."""
+    from sim.analysis.simulate import simulate
+
+    result = simulate(scenario)
+    if not result.ok or not result.step_time_s:
+        return None
+    return result.step_time_s, result.samples_per_s or 1.0 / result.step_time_s
+
+
+def _relative_change(scenario: Scenario, step: float) -> float:
+    """Relative change of the step time; none where the moved parameter makes the scenario infeasible."""
+    moved = _simulated(scenario)
+    return 0.0 if moved is None else moved[0] / step - 1.0
 
 
 def _used(scenario: Scenario, section: str, key: str) -> bool:

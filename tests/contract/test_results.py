@@ -92,6 +92,23 @@ def test_sensitivity_names_what_limits():
     assert abs(table["latency"]) < 0.05
 
 
+def test_interval_comes_from_the_calibration():
+    cluster = sim.cluster("v100-dlperf", num_hosts=2)
+    result = sim.run("resnet50", cluster)
+    interval = result.interval()
+    assert interval.low_s < result.step_time_s < interval.high_s
+    assert interval.samples_per_s_low < result.samples_per_s < interval.samples_per_s_high
+    assert all(value > 0 for value in interval.contributions.values())
+    certain = result.scenario.calibration
+    for section, key, name in certain.uncertain():
+        found = certain.parameter(section, key, name)
+        table = getattr(certain, section)
+        fixed = found.model_copy(update={"low": None, "high": None})
+        certain = certain.model_copy(update={section: {**table, key: {**table[key], name: fixed}}})
+    exact = sim.run("resnet50", cluster, calibration=certain).interval()
+    assert (exact.low_s, exact.high_s) == (exact.step_time_s, exact.step_time_s)
+
+
 def test_trace_of_a_scenario(tmp_path):
     result = sim.run("resnet50", sim.cluster("v100-dlperf", num_hosts=2))
     path = result.save_trace(tmp_path / "x.json.gz")
