@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from simpy.core import Environment
 from simpy.events import Event
@@ -20,6 +20,8 @@ class Running:
     left: float  # seconds at speed 1
     time: float
     speed: float = 0.0
+    # (time, seconds left) at each change of speed
+    history: list[tuple[float, float]] = field(default_factory=list)
     completion: Completion | None = None
 
 
@@ -42,6 +44,8 @@ class Coupling:
         self._active: set[int] = set()  # transfers between start and end
         self._factor: dict[int, float] = {}
         self._dirty: dict[int, None] = {}
+        # Compute tasks that ran at several speeds: when, and with how much left.
+        self.histories: dict[int, list[tuple[float, float]]] = {}
         self._callbacks = [self._on_completion]
         self._devices = [self._devices_of(task) for task in range(plan.num_tasks)]
 
@@ -67,7 +71,9 @@ class Coupling:
     def end_compute(self, instance: int) -> None:
         """A compute task is over."""
         for device in self._devices[instance % self._plan.stride]:
-            self._computing[device].pop(instance, None)
+            running = self._computing[device].pop(instance, None)
+            if running is not None and len(running.history) > 1:
+                self.histories[instance] = running.history
             self._dirty[device] = None
 
     def post_transfer(self, instance: int, device: int) -> None:
@@ -110,6 +116,7 @@ class Coupling:
     def _rerate(self, instance: int, running: Running, speed: float, now: float) -> None:
         running.left = max(running.left - (now - running.time) * running.speed, 0.0)
         running.time, running.speed = now, speed
+        running.history.append((now, running.left))
         if running.completion is not None:
             running.completion.cancel()
         running.completion = Completion(self._env, self._callbacks, instance, running.left / speed)

@@ -39,7 +39,7 @@ class Stuck:
         graph = self.plan.graph
         device = int(graph.device[task])
         place = f" on {graph.devices.name[device]}" if device >= 0 else ""
-        return f"'{graph.names[graph.name[task]]}'{place} (task {task}, iteration {iteration})"
+        return f"'{graph.names[graph.name[task]]}'{place} (task {int(self.plan.origin[task])}, iteration {iteration})"
 
 
 def explain(stuck: Stuck) -> str:

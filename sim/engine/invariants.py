@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.engine.plan import Plan
+from sim.engine.plan import Plan, idle_durations
 from sim.errors import InvariantError
 from sim.graph.execution import BoolArray, ExecutionGraph, FloatArray, TaskKind
 
@@ -47,30 +47,31 @@ def check(
     makespan = float(np.nanmax(end))
     slack = max(1e-12, _TOLERANCE * makespan)
     _check_causality(plan, ready, start, end, slack)
-    least = np.where(plan.graph.kind == TaskKind.COMPUTE, plan.idle * factors, plan.idle)
+    graph, idle = plan.original, idle_durations(plan.original)
+    least = np.where(graph.kind == TaskKind.COMPUTE, idle * factors, idle)
     least = np.where(dropped, 0.0, np.broadcast_to(least, end.shape))
     # A completion may be recorded up to the tolerance of simultaneity early, and 1e-9 of a transfer early.
     short = played & (end - start < least * (1 - 2 * _TOLERANCE) - slack)
     if short.any():
         iteration, task = np.argwhere(short)[0].tolist()
         raise InvariantError(
-            f"{_label(plan.graph, task)} of iteration {iteration} took {end[iteration, task] - start[iteration, task]:g} s,"
+            f"{_label(graph, task)} of iteration {iteration} took {end[iteration, task] - start[iteration, task]:g} s,"
             f" less than its {least[iteration, task]:g} s on idle links"
         )
     busy = np.where(played, least, 0.0).sum(axis=0)
-    _check_streams(plan.graph, busy, makespan + slack)
+    _check_streams(graph, busy, makespan + slack)
     count = (played & ~dropped).sum(axis=0).astype(np.float64)
-    _check_links(plan.graph, link_bytes(plan.graph, count), makespan + slack)
+    _check_links(graph, link_bytes(graph, count), makespan + slack)
 
 
 def _check_causality(plan: Plan, ready: FloatArray, start: FloatArray, end: FloatArray, slack: float) -> None:
     """Nothing starts before its predecessors, nor before the task ahead of it on a program stream, has finished."""
-    started = ~np.isnan(start)
+    graph, started = plan.original, ~np.isnan(start)
     early = started & ~(start >= ready - slack)  # also if a predecessor was not played
     if early.any():
         iteration, task = np.argwhere(early)[0].tolist()
         raise InvariantError(
-            f"{_label(plan.graph, task)} of iteration {iteration} started before its predecessors ended"
+            f"{_label(graph, task)} of iteration {iteration} started before its predecessors ended"
         )
     chained = plan.chained
     for distance in (0, 1):
@@ -82,8 +83,8 @@ def _check_causality(plan: Plan, ready: FloatArray, start: FloatArray, end: Floa
             if early.any():
                 edge = int(np.argmax(early))
                 raise InvariantError(
-                    f"{_label(plan.graph, int(some.target[edge]))} of iteration {k} started before"
-                    f" {_label(plan.graph, int(some.source[edge]))}, ahead of it on a stream, had ended"
+                    f"{_label(graph, int(some.target[edge]))} of iteration {k} started before"
+                    f" {_label(graph, int(some.source[edge]))}, ahead of it on a stream, had ended"
                 )
 
 

@@ -56,7 +56,7 @@ class TransferTable:
         self.bytes: list[float] = graph.flow_bytes.tolist()
         self.cap: list[float] = graph.cap.tolist()
         self.idle: list[float] = idle_rates(graph).tolist()
-        self.graph = graph
+        self.graph, self.origin = graph, plan.origin
         self._loads: dict[int, list[tuple[int, float]]] = {}
 
     def loads(self, task: int) -> list[tuple[int, float]]:
@@ -226,7 +226,8 @@ class FluidNetwork:
         weight = 1.0
         if self._weighted:
             iteration = instance // table.stride
-            weight = self._weight[instance] = 0.5 + float(uniform_hash(self._seed ^ 0x5EED, task, iteration))
+            drawn = uniform_hash(self._seed ^ 0x5EED, table.origin[task], iteration)
+            weight = self._weight[instance] = 0.5 + float(drawn)
         cap = table.cap[task] / weight
         group.smallest_cap = min(group.smallest_cap, cap)
         group.largest_cap = max(group.largest_cap, cap)

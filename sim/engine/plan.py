@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from sim.errors import InputError
+from sim.graph.contract import Contraction, contract
 from sim.graph.execution import BoolArray, Discipline, ExecutionGraph, FloatArray, IntArray, TaskKind
 from sim.rng import uniform_hash
 
@@ -37,6 +38,12 @@ class Edges:
             np.concatenate([self.target, other.target]),
             np.concatenate([self.distance, other.distance]),
         )
+
+    def among(self, node: IntArray) -> Edges:
+        """The edges between the nodes into which tasks were fused."""
+        source, target = node[self.source], node[self.target]
+        outer = (source != target) | (self.distance > 0)
+        return Edges(source[outer], target[outer], self.distance[outer])
 
     def where(self, mask: BoolArray) -> Edges:
         """The edges selected by ``mask``."""
@@ -130,20 +137,34 @@ class Plan:
         Play every transfer at its idle rate.
     max_iterations : int, optional
         Iterations to play; None for an open-ended run.
+    contracted : bool
+        Play chains of compute tasks as one node each.
     """
 
-    def __init__(self, graph: ExecutionGraph, *, analytic: bool, max_iterations: int | None) -> None:
-        self.graph, self.max_iterations = graph, max_iterations
-        self.num_tasks = graph.num_tasks
+    def __init__(
+        self, graph: ExecutionGraph, *, analytic: bool, max_iterations: int | None, contracted: bool = False
+    ) -> None:
+        self.max_iterations = max_iterations
         self.coupled = (
             graph.compute_speed_under_communication != 1.0 or graph.communication_speed_under_compute != 1.0
         )
+        # The graph as given, for checks and the record; `graph` below is what is played.
+        self.original = graph
+        self.chained = chained = stream_edges(graph)
+        self.edges = _without_duplicates(data_edges(graph), chained, graph.num_tasks).joined(chained)
+        self.contraction: Contraction | None = None
+        if contracted:
+            edges = self.edges
+            self.contraction = contract(graph, edges.source, edges.target, edges.distance)
+        if self.contraction is not None:
+            graph, node = self.contraction.graph, self.contraction.node
+            self.edges, chained = self.edges.among(node), chained.among(node)
+        self.graph = graph
+        self.num_tasks = graph.num_tasks
         # A graph that names no boundary ends its iteration with its last task.
         self.boundary = graph.boundary if graph.boundary.any() else np.ones(graph.num_tasks, np.bool_)
         self.idle = idle_durations(graph)
         self._check_rates()
-        self.chained = chained = stream_edges(graph)
-        self.edges = _without_duplicates(data_edges(graph), chained, graph.num_tasks).joined(chained)
         self.num_markers = 0
         self.markers: list[tuple[int, int]] = []
         if self.coupled and graph.spins.any():
@@ -151,6 +172,14 @@ class Plan:
         self.timed = self._timed(analytic)
         self._classify()
         self._link_successors()
+
+    @cached_property
+    def origin(self) -> IntArray:
+        """First original task of every node."""
+        if self.contraction is None:
+            return np.arange(self.num_tasks)
+        members = self.contraction.members
+        return members.index[members.offsets[:-1]]
 
     def _check_rates(self) -> None:
         endless = np.flatnonzero(~np.isfinite(self.idle) | (self.idle < 0))
@@ -324,8 +353,13 @@ class Plan:
         return self.base.tolist()
 
     def jitter_factors(self, iteration: int) -> FloatArray:
-        """Factor on the work of every task: lognormal of mean 1 for compute, 1 elsewhere."""
-        return jitter_factors(self.graph, iteration)
+        """Factor on the work of every node: the mean over its members weighted by their work."""
+        drawn = jitter_factors(self.original, iteration)
+        if self.contraction is None:
+            return drawn
+        work, node = self.original.work, self.contraction.node
+        total = np.bincount(node, work * drawn, self.num_tasks)
+        return np.where(self.graph.work > 0, total / np.where(self.graph.work > 0, self.graph.work, 1.0), 1.0)
 
 
 def jitter_factors(graph: ExecutionGraph, iteration: int) -> FloatArray:

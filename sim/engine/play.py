@@ -15,8 +15,9 @@ from sim.engine.loop import Player
 from sim.engine.plan import Plan
 from sim.engine.record import RunRecord
 from sim.engine.steady import SteadyState
+from sim.engine.unfold import unfold
 from sim.errors import Deadlock, InputError
-from sim.graph.execution import BoolArray, ExecutionGraph, FloatArray
+from sim.graph.execution import ExecutionGraph, FloatArray
 
 FIDELITIES = ("fluid", "analytic")
 
@@ -69,7 +70,7 @@ def play(
     if exactly is not None and exactly < 1:
         raise InputError("max_iterations", "be >= 1", exactly)
     with _collector_off():
-        plan = Plan(graph, analytic=fidelity == "analytic", max_iterations=exactly)
+        plan = Plan(graph, analytic=fidelity == "analytic", max_iterations=exactly, contracted=contract)
         player = Player(plan)
         steady: SteadyState | None = None
         if exactly is None:
@@ -101,31 +102,28 @@ def _never(_iteration: int, _now: float) -> bool:
 
 def _record(player: Player, steady: SteadyState | None) -> RunRecord:
     """Check the run and write it down, by (iteration, task) first and then in order of completion."""
-    plan, graph = player.plan, player.plan.graph
-    order = np.fromiter(player.order, np.int64, len(player.order))
-    opened = int(order.max()) // plan.stride + 1
-    start, end, dropped, factors = _by_iteration(player, opened)
-    ready = ready_times(graph, end)
-    invariants.check(plan, ready, start, end, dropped, factors)
+    plan, graph = player.plan, player.plan.original
+    spans = unfold(player)
+    ready = ready_times(graph, spans.end)
+    invariants.check(plan, ready, spans.start, spans.end, spans.dropped, spans.factors)
     _admit(player, ready)
-    moved = invariants.link_bytes(graph, (~np.isnan(end) & ~dropped).sum(axis=0).astype(np.float64))
+    finished = ~np.isnan(spans.end) & ~spans.dropped
     boundary = np.array(player.boundary_times)
     first, last = steady.window_iterations if steady is not None else (0, len(boundary))
     window = (float(boundary[first - 1]) if first else 0.0, float(boundary[last - 1]))
     step = (window[1] - window[0]) / (last - first) / graph.steps_per_iteration
     half = steady.half_width if steady is not None else 0.0
     stop = steady.stop if steady is not None else "iterations"
-    iteration, task = np.divmod(order, plan.stride)
-    place = iteration * plan.num_tasks + task
+    iteration, task = np.divmod(spans.order, graph.num_tasks)
     return RunRecord(
         task=task,
         iteration=iteration,
-        ready=ready.ravel()[place],
-        start=start.ravel()[place],
-        end=end.ravel()[place],
-        dropped=dropped.ravel()[place],
-        link_bytes=moved,
-        makespan=float(np.nanmax(end)),
+        ready=ready.ravel()[spans.order],
+        start=spans.start.ravel()[spans.order],
+        end=spans.end.ravel()[spans.order],
+        dropped=spans.dropped.ravel()[spans.order],
+        link_bytes=invariants.link_bytes(graph, finished.sum(axis=0).astype(np.float64)),
+        makespan=float(np.nanmax(spans.end)),
         window=window,
         window_iterations=(first, last),
         boundary_times=boundary,
@@ -137,23 +135,6 @@ def _record(player: Player, steady: SteadyState | None) -> RunRecord:
     )
 
 
-def _by_iteration(player: Player, opened: int) -> tuple[FloatArray, FloatArray, BoolArray, FloatArray]:
-    """Start, end, dropped and jitter factors, each by (iteration, task), of the first ``opened`` iterations."""
-    plan, stride, n = player.plan, player.plan.stride, player.plan.num_tasks
-    count = opened * stride
-    columns = (np.fromiter(column[:count], np.float64, count) for column in (player.start, player.end))
-    start, end = (np.ascontiguousarray(column.reshape(-1, stride)[:, :n]) for column in columns)
-    dropped = np.zeros(end.shape, np.bool_)
-    if player.skipped:
-        iteration, task = np.divmod(np.fromiter(player.skipped, np.int64), stride)
-        inside = iteration < opened
-        dropped[iteration[inside], task[inside]] = True
-    factors = np.ones((1, n))
-    if player.drawn:
-        factors = np.array(player.drawn[: opened * n]).reshape(-1, n)
-    return start, end, dropped, factors
-
-
 def _admit(player: Player, ready: FloatArray) -> None:
     """A task with counters is ready when they let it pass."""
     if player.admitted:
@@ -161,4 +142,4 @@ def _admit(player: Player, ready: FloatArray) -> None:
         when = np.fromiter(player.admitted.values(), np.float64)
         iteration, task = np.divmod(instance, player.plan.stride)
         inside = iteration < len(ready)
-        ready[iteration[inside], task[inside]] = when[inside]
+        ready[iteration[inside], player.plan.origin[task[inside]]] = when[inside]

@@ -16,7 +16,7 @@ _TOLERANCE = 1e-9
 _NORMAL_90 = 1.2815515655446004  # 90 % quantile of the normal distribution: two-sided 80 %
 _BATCHES = 8
 # A run without randomness that does not recur (an asynchronous one) is given this many iterations to do so.
-_PATIENCE = 32
+_PATIENCE = 16
 
 
 class SteadyState:
@@ -24,7 +24,7 @@ class SteadyState:
 
     A deterministic run stops when its complete state, relative to now and to the current iteration, equals an
     earlier one within 1e-9; the empty state at time 0 counts, so a job that flushes needs one iteration. A random
-    run, and one that has not recurred after 32 iterations, stops when the 80 % confidence half-width of the mean
+    run, and one that has not recurred after 16 iterations, stops when the 80 % confidence half-width of the mean
     iteration time (8 or more batch means, Student's t) is at most ``confidence`` of it.
 
     Attributes
