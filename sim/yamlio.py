@@ -194,6 +194,15 @@ class _Dumper(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
 
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # PyYAML quotes what YAML 1.1 would misread; our number rules are a little wider (1e5).
+    style = None if isinstance(_read_scalar(text), str) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
 def _jsonable(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return _jsonable(value.model_dump(by_alias=True))

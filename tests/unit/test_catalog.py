@@ -35,7 +35,7 @@ def test_the_promised_entries_exist(catalog: Catalog) -> None:
     assert devices <= set(catalog.names("devices"))
     assert hosts <= set(catalog.names("hosts"))
     kinds = {catalog.cluster(name).fabric.kind for name in catalog.names("clusters")}
-    assert {"single_switch", "leaf_spine", "fat_tree", "rail_optimized", "torus"} <= kinds
+    assert {"single_switch", "leaf_spine", "fat_tree", "rail_optimized", "torus", "graph"} <= kinds
 
 
 def test_no_python_lies_among_the_data() -> None:
