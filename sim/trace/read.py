@@ -1,0 +1,137 @@
+"""Read trace files of any known format into one :class:`~sim.trace.model.Trace`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from sim.errors import InputError
+from sim.trace.detect import detect
+from sim.trace.issues import Issues
+from sim.trace.model import FileSummary, RankTrace, Trace
+from sim.trace.readers import chakra, chrome, nsys, pytorch_et, straggler, workload_text, xplane
+from sim.trace.readers.container import Member, Progress, members
+from sim.trace.readers.json_stream import JsonStream
+
+_ARRAYS = ("traceEvents", "nodes", "workload_graph")
+#: JSON documents of trace collections that hold results or settings, not events: a key that tells them.
+_RESULTS = {"job_meta", "step_t_base", "Ms", "Mw", "tideal"}
+
+
+def read(paths: Sequence[str | Path], *, host: bool = False, progress: Progress | None = None) -> Trace:
+    """Read files and folders; archives are opened, several ranks may lie in one file.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Files, or folders whose files are read in the order of their names.
+    host : bool
+        Keep host operators and runtime calls (needed to rebuild the execution, not for statistics).
+    progress : callable, optional
+        Called with (bytes read, total bytes) of the file at hand.
+
+    Returns
+    -------
+    Trace
+        Ranks sorted by rank within each file.
+
+    Raises
+    ------
+    InputError
+        If a file is no trace, cannot be read, or nothing was found.
+    """
+    trace = Trace([], [], Issues())
+    for path in _expand(paths):
+        found = 0
+        for member in members(path, trace.issues, progress):
+            archived = member.label != path.name
+            try:
+                _read_member(member, trace, host=host)
+                found += 1
+            except InputError:
+                if not archived:
+                    raise
+                trace.issues.add("archive_member_not_a_trace")
+        if not found:
+            raise InputError("file", "hold at least one trace", path.name)
+    _finish(trace)
+    return trace
+
+
+def _expand(paths: Sequence[str | Path]) -> Iterable[Path]:
+    if not paths:
+        raise InputError("files", "name at least one trace", "none")
+    for given in paths:
+        path = Path(given)
+        if path.is_dir():
+            inside = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+            if not inside:
+                raise InputError("folder", "hold at least one file", path.name)
+            yield from inside
+        else:
+            yield path
+
+
+def _read_member(member: Member, trace: Trace, *, host: bool) -> None:
+    if not member.head.strip():
+        raise InputError("file", "not be empty", member.label)
+    issues = Issues()
+    form, ranks = _ranks(member, issues, host=host)
+    ranks.sort(key=lambda rank: (rank.rank is None, rank.rank or 0))
+    if not ranks:
+        trace.issues.merge(issues)
+        trace.issues.add("not_a_trace")
+    trace.files.append(FileSummary(member.label, form, len(ranks)))
+    trace.ranks.extend(ranks)
+
+
+def _ranks(member: Member, issues: Issues, *, host: bool) -> tuple[str, list[RankTrace]]:
+    """Format and ranks of one file."""
+    form = detect(member.head, member.label)
+    if form == "json":
+        return _json(member, issues, host=host)
+    if form == "chakra":
+        nodes, _ = chakra.read_protobuf(member, issues)
+        return form, [chakra.build(nodes, member.label, form, issues)]
+    if form == "settings":
+        return form, []
+    readers = {
+        "parquet": straggler.read_parquet,
+        "sqlite": nsys.read_sqlite,
+        "xplane": xplane.read,
+        "nsys-csv": nsys.read_csv,
+        "aicb-csv": workload_text.read_aicb,
+        "simai-text": workload_text.read_simai,
+        "goal": workload_text.read_goal,
+    }
+    ranks = readers[form](member, issues)
+    return (ranks[0].format if ranks else form), ranks
+
+
+def _json(member: Member, issues: Issues, *, host: bool) -> tuple[str, list[RankTrace]]:
+    """JSON: the key of its long array says what it is; a bare array is a list of trace events."""
+    stream = JsonStream(member.stream, member.label, issues, _ARRAYS)
+    if stream.key == "nodes":
+        return "pytorch-et", pytorch_et.read(stream, member.label, issues)
+    if stream.key == "workload_graph":
+        nodes = chakra.read_json(stream, member.label, issues)
+        world = stream.header.get("ngpus")
+        size = world if isinstance(world, int) and 0 < world < 10**9 else None
+        return "chakra-json", [chakra.build(nodes, member.label, "chakra-json", issues, size)]
+    if stream.key is None:
+        if _RESULTS & set(stream.header):
+            return "results", []
+        if not {"distributedInfo", "deviceProperties", "schemaVersion"} & set(stream.header):
+            keys = ", ".join(str(key)[:20] for key in list(stream.header)[:5])
+            raise InputError("file", f"hold one of {', '.join(_ARRAYS)}", keys or "nothing", where=member.label)
+    ranks = chrome.read(stream, member.label, issues, host=host)
+    if not any(rank.num_events for rank in ranks) and issues.counts["truncated_file"]:
+        raise InputError("file", "hold readable trace events", "broken JSON", where=member.label)
+    return (ranks[0].format if ranks else "chrome-timeline"), ranks
+
+
+def _finish(trace: Trace) -> None:
+    """Findings about all ranks together."""
+    named = Counter((rank.format, rank.rank) for rank in trace.ranks if rank.rank is not None)
+    trace.issues.add("duplicate_rank", sum(count - 1 for count in named.values() if count > 1))

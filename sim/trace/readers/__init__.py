@@ -1,0 +1,1 @@
+"""One reader per trace format; each returns the ranks of a file."""

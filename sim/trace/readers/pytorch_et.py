@@ -1,0 +1,153 @@
+"""PyTorch execution traces (``ExecutionTraceObserver``), schemas 1.0.1 to 1.1.1-chakra: host operators.
+
+They hold no times (unless joined with Kineto upstream) and no kernels, but every collective with its sizes
+and the process groups.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from sim.trace.issues import Issues
+from sim.trace.model import (
+    Collective,
+    ProcessGroup,
+    RankTrace,
+    Step,
+    empty_timeline,
+    rank_from_name,
+)
+from sim.trace.readers.columns import integer
+from sim.trace.readers.comm_metadata import CommRecord, from_named, from_positional, parse_groups, tuple_bytes
+from sim.trace.readers.json_stream import JsonStream
+
+_NAN = float("nan")
+
+
+def read(stream: JsonStream, label: str, issues: Issues) -> list[RankTrace]:
+    """Read one rank's execution trace."""
+    rank = RankTrace(label=label, format="pytorch-et", timeline=empty_timeline(), issues=issues)
+    records: list[tuple[CommRecord, float, float]] = []
+    steps: list[Step] = []
+    config: list[Any] = []
+    ids: set[int] = set()
+    parents: list[int] = []
+    timed = 0
+    for block in stream.blocks():
+        for node in block:
+            rank.num_events += 1
+            if not isinstance(node, dict):
+                issues.add("event_not_an_object")
+                continue
+            ids.add(integer(node.get("id")))
+            parents.append(integer(node.get("ctrl_deps", node.get("parent"))))
+            start, end = _times(node)
+            timed += start == start
+            name = node.get("name")
+            if not isinstance(name, str):
+                continue
+            if name == "record_param_comms":
+                record = _record(node)
+                if record is not None:
+                    records.append((record, start, end))
+            elif name.startswith("ProfilerStep"):
+                steps.append(Step(name, start, end))
+            elif name.startswith("## process_group:init"):
+                config.extend(_group_config(node))
+    issues.add("dependency_missing", sum(p >= 0 and p not in ids and p != 0 for p in parents))
+    _finish(rank, records, steps, config, timed, stream.header)
+    return [rank]
+
+
+def _finish(
+    rank: RankTrace,
+    records: list[tuple[CommRecord, float, float]],
+    steps: list[Step],
+    config: list[Any],
+    timed: int,
+    header: dict[str, Any],
+) -> None:
+    issues = rank.issues
+    rank.rank = rank_from_name(rank.label)
+    rank.steps = tuple(steps)
+    rank.groups = _groups(records, config)
+    sizes = [group.size for group in rank.groups if group.description == "default_pg" or group.name == "0"]
+    rank.world_size = next((size for size in sizes if size), None)
+    origin = min((start for _, start, _ in records if start == start), default=0.0)
+    rank.collectives = tuple(_collective(r, s - origin, e - origin, rank) for r, s, e in records)
+    issues.add("rank_unknown" if rank.rank is None else "rank_from_file_name")
+    issues.add("device_unknown")
+    issues.add("no_device_events")
+    issues.add("no_durations", rank.num_events - timed)
+    issues.add("no_steps", int(not steps))
+    issues.add("world_size_unknown", int(rank.world_size is None))
+    schema = header.get("schema")
+    rank.categories = {f"schema {schema}": rank.num_events} if isinstance(schema, str) else {}
+
+
+def _collective(record: CommRecord, start: float, end: float, rank: RankTrace) -> Collective:
+    size = record.size(rank.world_size)
+    rank.issues.add("collective_without_size", int(size is None and record.kind != "barrier"))
+    rank.issues.add("collective_without_group", int(not record.group))
+    return Collective(
+        record.kind, size, record.dtype, record.group, record.group_size, start, end, -1, record.sequence, record.peer
+    )
+
+
+def _times(node: dict[str, Any]) -> tuple[float, float]:
+    """Start and end in seconds where a join with Kineto put them in; NaN otherwise."""
+    start, duration = node.get("ts"), node.get("dur")
+    usable = isinstance(start, int | float) and isinstance(duration, int | float)
+    if not usable or not (abs(start) < 1e18 and 0 <= duration < 1e18):
+        return _NAN, _NAN
+    return start * 1e-6, (start + duration) * 1e-6
+
+
+def _record(node: dict[str, Any]) -> CommRecord | None:
+    attributes = {
+        entry["name"]: entry.get("value")
+        for entry in node.get("attrs") or []
+        if isinstance(entry, dict) and isinstance(entry.get("name"), str)
+    }
+    named = from_named(attributes)
+    if named is not None:
+        return named
+    values, shapes, types = _inputs(node, "inputs")
+    record = from_positional(values, shapes, types)
+    if record is None:
+        return None
+    return replace(record, output_bytes=tuple_bytes(_inputs(node, "outputs")[0])[0])
+
+
+def _inputs(node: dict[str, Any], key: str) -> tuple[list[Any], list[Any], list[Any]]:
+    """Values, shapes and types; a dict in the chakra schemas, three lists in 1.0.1."""
+    held = node.get(key)
+    if isinstance(held, dict):
+        parts = (held.get("values"), held.get("shapes"), held.get("types"))
+    else:
+        stem = key.removesuffix("s")
+        parts = (held, node.get(f"{stem}_shapes"), node.get(f"{stem}_types"))
+    values, shapes, types = (part if isinstance(part, list) else [] for part in parts)
+    return values, shapes, types
+
+
+def _group_config(node: dict[str, Any]) -> list[Any]:
+    values = _inputs(node, "inputs")[0]
+    try:
+        listed = json.loads(values[0]) if values and isinstance(values[0], str) else []
+    except ValueError:
+        return []
+    return listed if isinstance(listed, list) else []
+
+
+def _groups(records: list[tuple[CommRecord, float, float]], config: list[Any]) -> tuple[ProcessGroup, ...]:
+    groups = {group.name: group for group in parse_groups(config, None)}
+    for record, _, _ in records:
+        if record.group and record.group not in groups:
+            groups[record.group] = ProcessGroup(
+                record.group, record.description, "", record.group_ranks, record.group_size
+            )
+    return tuple(groups.values())
+
