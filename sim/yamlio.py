@@ -195,8 +195,10 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # PyYAML quotes what YAML 1.1 would misread; our number rules are a little wider (1e5).
-    style = None if isinstance(_read_scalar(text), str) else '"'
+    # PyYAML quotes what YAML 1.1 would misread; our number rules are a little wider (1e5), and it writes
+    # some control characters as they are.
+    plain = isinstance(_read_scalar(text), str) and text.replace("\n", "").isprintable()
+    style = None if plain else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
