@@ -344,6 +344,9 @@ class Network:
 
     def _assemble(self, n: int, blocks: list[tuple[IntArray, IntArray, FloatArray]]) -> Routes:
         """One ragged table from padded blocks of rows."""
+        full = [block for block in blocks if len(block[0]) == n]
+        if full:
+            return self._compact(*full[0][1:])
         counts, latency = np.zeros(n, np.int64), np.zeros(n)
         padded_latency = np.append(self.link_latency, 0.0)  # entry -1: padding
         for rows, links, shares in blocks:
@@ -357,6 +360,14 @@ class Network:
             target = (offsets[rows][:, None] + np.cumsum(used, 1) - 1)[used]
             link[target], share[target] = links[used], shares[used]
         return Routes(offsets, link, share, latency)
+
+    def _compact(self, links: IntArray, shares: FloatArray) -> Routes:
+        """The ragged table of one padded block that holds every row."""
+        used = links >= 0
+        offsets = np.zeros(len(links) + 1, np.int64)
+        np.cumsum(used.sum(1), out=offsets[1:])
+        latency = (np.append(self.link_latency, 0.0)[links] * shares).sum(1)
+        return Routes(offsets, links[used], shares[used], latency)
 
     # --- orders -----------------------------------------------------------------------------------------
 

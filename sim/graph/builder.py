@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sim.graph.execution import (
     Cause,
@@ -23,30 +24,70 @@ from sim.graph.execution import (
 )
 
 Edge = int | tuple[int, int]  # task, or (task, iterations back)
+Ends = dict[int, list[Edge]]  # rank class -> tasks that must have finished
+
+_COLUMNS: dict[str, Any] = {
+    "kind": np.int64, "work": np.float64, "flow_bytes": np.float64, "cap": np.float64,
+    "total_bytes": np.float64, "priority": np.int64, "cause": np.int64, "name": np.int64,
+    "step": np.int64, "device": np.int64, "boundary": np.bool_, "closes_update": np.bool_,
+    "opens_pull": np.bool_, "spins": np.bool_, "skip_counter": np.int64, "skip_value": np.float64,
+    "loads": np.int64, "streams": np.int64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Block:
+    """A run of tasks that can be repeated for another micro-batch.
+
+    Attributes
+    ----------
+    start, end : int
+        Its tasks are ``start .. end - 1``.
+    edges : int array, shape (3, n)
+        Rows task, source, distance of its edges, those from the entry aside.
+    entry_edges : list of (task, position)
+        Edges from the ``position``-th entry task.
+    entry, exit : Ends
+        What it waited for and what it handed on.
+    """
+
+    start: int
+    end: int
+    edges: IntArray
+    entry_edges: list[tuple[int, int]]
+    entry: Ends
+    exit: Ends
 
 
 class GraphBuilder:
     """Collects devices, streams, link rows, counters and tasks; ``build()`` makes the graph.
 
-    Program streams issue their tasks in the order in which they were added.
+    Program streams issue their tasks in the order in which they were added. Tasks of equal content share one
+    row, so that repeating a block copies row numbers only.
     """
 
     def __init__(self) -> None:
         self._devices: list[tuple[str, int, int, int, str]] = []
         self._streams: list[tuple[str, int, int, int]] = []
         self._stream_of: dict[tuple[int, str], int] = {}
+        self._stream_sets: dict[tuple[int, ...], int] = {}
         self._counters: list[tuple[str, bool]] = []
         self._names: dict[str, int] = {}
         self._load_rows: list[tuple[IntArray, FloatArray]] = [(np.zeros(0, np.int64), np.zeros(0))]
-        self._columns: dict[str, list[Any]] = {key: [] for key in _TASK_COLUMNS}
+        self._rows: list[tuple[Any, ...]] = []
+        self._row_of: list[int] = []
+        self._micro_batches: list[int] = []
+        self._skip_leaders: dict[int, int] = {}
         self._edges: list[tuple[int, int, int]] = []
-        self._task_streams: list[Sequence[int]] = []
+        self._edge_arrays: list[IntArray] = []
         self._adds: list[tuple[int, int, float]] = []
         self._waits: list[tuple[int, int, float, float, int]] = []
 
     # -- tables -----------------------------------------------------------------------------------
 
-    def device(self, name: str, rank: int, *, multiplicity: int = 1, stage: int = 0, kind: str = "worker") -> int:
+    def device(
+        self, name: str, rank: int, *, multiplicity: int = 1, stage: int = 0, kind: str = "worker"
+    ) -> int:
         """Add a rank class; returns its row."""
         self._devices.append((name, rank, multiplicity, stage, kind))
         return len(self._devices) - 1
@@ -56,10 +97,11 @@ class GraphBuilder:
     ) -> int:
         """The stream ``name`` of a device, made on first use."""
         key = (device, name)
-        if key not in self._stream_of:
-            self._stream_of[key] = len(self._streams)
+        found = self._stream_of.get(key)
+        if found is None:
+            found = self._stream_of[key] = len(self._streams)
             self._streams.append((name, device, width, int(discipline)))
-        return self._stream_of[key]
+        return found
 
     def counter(self, name: str, *, per_iteration: bool = True) -> int:
         """Add a counter; returns its row."""
@@ -76,7 +118,7 @@ class GraphBuilder:
     @property
     def num_tasks(self) -> int:
         """Tasks added so far."""
-        return len(self._task_streams)
+        return len(self._row_of)
 
     def task(
         self,
@@ -85,7 +127,7 @@ class GraphBuilder:
         cause: Cause,
         *,
         device: int = -1,
-        streams: Sequence[int] = (),
+        streams: tuple[int, ...] = (),
         after: Iterable[Edge] = (),
         work: float = 0.0,
         flow_bytes: float = 0.0,
@@ -113,24 +155,28 @@ class GraphBuilder:
         skip : (counter, value), optional
             Skipped when the per-iteration counter has reached the value at its start.
         """
-        index = len(self._task_streams)
+        index = len(self._row_of)
         for edge in after:
             source, distance = edge if isinstance(edge, tuple) else (edge, 0)
             self._edges.append((index, source, distance))
-        self._task_streams.append(streams)
         skip_counter, skip_value = skip if skip is not None else (-1, 0.0)
         row = (
-            int(kind), work, flow_bytes, cap, total_bytes, priority, int(cause),
-            self._names.setdefault(name, len(self._names)), micro_batch, step, device, loads,
-            boundary, closes_update, opens_pull, spins, skip_counter, skip_value, skip_leader,
+            kind, work, flow_bytes, cap, total_bytes, priority, cause,
+            self._names.setdefault(name, len(self._names)), step, device, boundary, closes_update,
+            opens_pull, spins, skip_counter, skip_value, loads,
+            self._stream_sets.setdefault(streams, len(self._stream_sets)),
         )  # fmt: skip
-        for column, value in zip(self._columns.values(), row, strict=True):
-            column.append(value)
+        self._row_of.append(len(self._rows))
+        self._rows.append(row)
+        self._micro_batches.append(micro_batch)
+        if skip_leader >= 0:
+            self._skip_leaders[index] = skip_leader
         return index
 
     def compute(self, device: int, seconds: float, name: str, cause: Cause, **options: Any) -> int:
-        """A compute task on the device's ``compute`` stream."""
-        options.setdefault("streams", (self.stream(device, "compute"),))
+        """A compute task, on the device's ``compute`` stream unless ``streams`` says otherwise."""
+        if "streams" not in options:
+            options["streams"] = (self.stream(device, "compute"),)
         return self.task(TaskKind.COMPUTE, name, cause, device=device, work=seconds, **options)
 
     def control(self, name: str, *, device: int = -1, cause: Cause = Cause.CONTROL, **options: Any) -> int:
@@ -143,14 +189,14 @@ class GraphBuilder:
 
     def share_skip(self, task: int, leader: int) -> None:
         """``task`` is skipped if ``leader`` was skipped in the same iteration."""
-        self._columns["skip_leader"][task] = leader
+        self._skip_leaders[task] = leader
 
     def lead(self, device: int, leader: int) -> None:
         """All tasks of a device that decide nothing themselves are skipped together with ``leader``."""
-        leaders = self._columns["skip_leader"]
-        for task, owner in enumerate(self._columns["device"]):
-            if owner == device and task != leader and leaders[task] < 0:
-                leaders[task] = leader
+        column = list(_COLUMNS).index("device")
+        for task, row in enumerate(self._row_of):
+            if self._rows[row][column] == device and task != leader:
+                self._skip_leaders.setdefault(task, leader)
 
     def add(self, task: int, counter: int, amount: float = 1.0) -> None:
         """``task`` adds to ``counter`` when it finishes."""
@@ -160,71 +206,128 @@ class GraphBuilder:
         """``task`` waits until ``counter`` reaches ``value`` (plus ``slope`` per iteration if cumulative)."""
         self._waits.append((task, counter, value, slope, distance))
 
+    # -- repeating --------------------------------------------------------------------------------
+
+    def block(self, start: int, entry: Ends, end_points: Ends) -> Block:
+        """The tasks added since ``start`` as a block that :meth:`repeat` can copy.
+
+        They may use streams and link rows freely, but no counters or skips.
+        """
+        first_edge = len(self._edges)
+        while first_edge and self._edges[first_edge - 1][0] >= start:
+            first_edge -= 1
+        place = {edge: i for i, edge in enumerate(chain.from_iterable(entry.values()))}
+        inside, entering = [], []
+        for task, source, distance in self._edges[first_edge:]:
+            if source < start and source in place and distance == 0:
+                entering.append((task, place[source]))
+            else:
+                inside.append((task, source, distance))
+        edges = np.array(inside, np.int64).reshape(-1, 3).T
+        return Block(start, self.num_tasks, edges, entering, entry, end_points)
+
+    def repeat(self, block: Block, entry: Ends, micro_batch: int) -> Ends:
+        """Copy a block for another micro-batch behind other entry tasks; returns its end points."""
+        shift = self.num_tasks - block.start
+        self._row_of += self._row_of[block.start : block.end]
+        self._micro_batches += [micro_batch] * (block.end - block.start)
+        edges = block.edges.copy()
+        edges[0] += shift
+        edges[1] += np.where(edges[1] >= block.start, shift, 0)
+        self._edge_arrays.append(edges)
+        entries = list(chain.from_iterable(entry.values()))
+        self._edges += [(task + shift, _source(entries[place]), 0) for task, place in block.entry_edges]
+        old = {edge: new for a, b in _pairs(block.entry, entry) for edge, new in zip(a, b, strict=True)}
+        return {
+            index: [
+                edge + shift if isinstance(edge, int) and edge >= block.start else old.get(edge, edge)
+                for edge in tasks
+            ]
+            for index, tasks in block.exit.items()
+        }
+
     # -- freezing ---------------------------------------------------------------------------------
 
     def build(self, link_table: LinkTable, **fields: Any) -> ExecutionGraph:
         """Freeze into an ExecutionGraph; ``fields`` are its scalar fields."""
         count = self.num_tasks
-        column = {key: np.array(values, _TASK_COLUMNS[key]) for key, values in self._columns.items()}
-        edges = np.array(self._edges, np.int64).reshape(-1, 3)
-        order = np.argsort(edges[:, 0], kind="stable")
-        edges = edges[order]
-        adds = sorted(self._adds)
-        waits = sorted(self._waits)
-        load_index = column.pop("loads")
-        links, coefficient = self._expand_loads(load_index)
+        row_of = np.array(self._row_of, np.int64)
+        values = zip(*self._rows, strict=True) if self._rows else ([] for _ in _COLUMNS)
+        column: dict[str, Any] = {
+            key: np.array(list(cells), dtype)[row_of]
+            for (key, dtype), cells in zip(_COLUMNS.items(), values, strict=True)
+        }
+        edges = np.concatenate([np.array(self._edges, np.int64).reshape(-1, 3).T, *self._edge_arrays], axis=1)
+        edges = edges[:, np.argsort(edges[0], kind="stable")]
+        leaders = np.full(count, -1, np.int64)
+        leaders[list(self._skip_leaders)] = list(self._skip_leaders.values())
+        load_rows, stream_sets = column.pop("loads"), column.pop("streams")
+        links, positions = _expand([links for links, _ in self._load_rows], load_rows)
+        coefficients = np.concatenate([c for _, c in self._load_rows])[positions]
+        streams, _ = _expand([np.array(s, np.int64) for s in self._stream_sets], stream_sets)
         return ExecutionGraph(
             **column,
-            predecessors=_ragged(count, edges[:, 0], edges[:, 1]),
-            predecessor_distance=edges[:, 2],
-            streams=_ragged_lists(self._task_streams),
+            micro_batch=np.array(self._micro_batches, np.int64),
+            skip_leader=leaders,
+            predecessors=_ragged(count, edges[0], edges[1]),
+            predecessor_distance=edges[2],
+            streams=streams,
             links=links,
-            link_coefficient=coefficient,
-            adds=_ragged(count, _ints(adds, 0), _ints(adds, 1)),
-            add_amount=np.array([a[2] for a in adds], float),
-            waits=_ragged(count, _ints(waits, 0), _ints(waits, 1)),
-            wait_value=np.array([w[2] for w in waits], float),
-            wait_slope=np.array([w[3] for w in waits], float),
-            wait_distance=_ints(waits, 4),
-            stream_table=StreamTable(
-                tuple(s[0] for s in self._streams),
-                _ints(self._streams, 1),
-                _ints(self._streams, 2),
-                _ints(self._streams, 3),
-            ),
+            link_coefficient=coefficients,
+            **self._counter_columns(count),
+            **self._tables(),
             link_table=link_table,
-            devices=DeviceTable(
-                tuple(d[0] for d in self._devices),
-                _ints(self._devices, 1),
-                _ints(self._devices, 2),
-                _ints(self._devices, 3),
-                tuple(d[4] for d in self._devices),
-            ),
-            counters=CounterTable(
-                tuple(c[0] for c in self._counters), np.array([c[1] for c in self._counters], bool)
-            ),
             names=tuple(self._names),
             **fields,
         )
 
-    def _expand_loads(self, load_index: IntArray) -> tuple[Ragged, FloatArray]:
-        lengths = np.array([len(links) for links, _ in self._load_rows], np.int64)
-        starts = np.concatenate([[0], np.cumsum(lengths)])[:-1]
-        all_links = np.concatenate([links for links, _ in self._load_rows])
-        all_coefficients = np.concatenate([c for _, c in self._load_rows])
-        size = lengths[load_index]
-        offsets = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
-        position = np.arange(offsets[-1]) - np.repeat(offsets[:-1], size) + np.repeat(starts[load_index], size)
-        return Ragged(offsets, all_links[position]), all_coefficients[position]
+    def _counter_columns(self, count: int) -> dict[str, Any]:
+        adds, waits = sorted(self._adds), sorted(self._waits)
+        return {
+            "adds": _ragged(count, _ints(adds, 0), _ints(adds, 1)),
+            "add_amount": np.array([a[2] for a in adds], float),
+            "waits": _ragged(count, _ints(waits, 0), _ints(waits, 1)),
+            "wait_value": np.array([w[2] for w in waits], float),
+            "wait_slope": np.array([w[3] for w in waits], float),
+            "wait_distance": _ints(waits, 4),
+            "counters": CounterTable(
+                tuple(c[0] for c in self._counters), np.array([c[1] for c in self._counters], bool)
+            ),
+        }
+
+    def _tables(self) -> dict[str, Any]:
+        streams, devices = self._streams, self._devices
+        return {
+            "stream_table": StreamTable(
+                tuple(s[0] for s in streams), _ints(streams, 1), _ints(streams, 2), _ints(streams, 3)
+            ),
+            "devices": DeviceTable(
+                tuple(d[0] for d in devices),
+                _ints(devices, 1),
+                _ints(devices, 2),
+                _ints(devices, 3),
+                tuple(d[4] for d in devices),
+            ),
+        }
 
 
-_TASK_COLUMNS: dict[str, Any] = {
-    "kind": np.int64, "work": np.float64, "flow_bytes": np.float64, "cap": np.float64,
-    "total_bytes": np.float64, "priority": np.int64, "cause": np.int64, "name": np.int64,
-    "micro_batch": np.int64, "step": np.int64, "device": np.int64, "loads": np.int64,
-    "boundary": np.bool_, "closes_update": np.bool_, "opens_pull": np.bool_, "spins": np.bool_,
-    "skip_counter": np.int64, "skip_value": np.float64, "skip_leader": np.int64,
-}  # fmt: skip
+def _pairs(a: Ends, b: Ends) -> Iterable[tuple[list[Edge], list[Edge]]]:
+    return ((a[index], b[index]) for index in a)
+
+
+def _source(edge: Edge) -> int:
+    return edge[0] if isinstance(edge, tuple) else edge
+
+
+def _expand(rows: Sequence[IntArray], row_of: IntArray) -> tuple[Ragged, IntArray]:
+    """Rows picked by ``row_of`` as one Ragged, and where in the joined rows each entry came from."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    starts = np.cumsum(lengths) - lengths
+    joined = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+    size = lengths[row_of]
+    offsets = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+    position = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - starts[row_of], size)
+    return Ragged(offsets, joined[position].astype(np.int64)), position
 
 
 def _ints(rows: Sequence[Sequence[Any]], column: int) -> IntArray:
@@ -235,9 +338,3 @@ def _ragged(rows: int, row: IntArray, value: IntArray) -> Ragged:
     offsets = np.zeros(rows + 1, np.int64)
     np.cumsum(np.bincount(row, minlength=rows), out=offsets[1:])
     return Ragged(offsets, np.ascontiguousarray(value, np.int64))
-
-
-def _ragged_lists(lists: Sequence[Sequence[int]]) -> Ragged:
-    lengths: npt.NDArray[np.int64] = np.fromiter((len(x) for x in lists), np.int64, len(lists))
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return Ragged(offsets, np.fromiter((x for row in lists for x in row), np.int64, int(offsets[-1])))

@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sim.graph.builder import Edge, GraphBuilder
+from sim.graph.builder import Edge, Ends, GraphBuilder
 from sim.graph.execution import Cause, LinkTable, TaskKind
 from sim.lowering.plan import Plan
 from sim.models.compute import LayerCosts
-
-Ends = dict[int, list[Edge]]  # endpoint class -> tasks that must have finished
 
 
 @dataclass
@@ -52,7 +50,9 @@ class Emitter:
         self.stage_classes: list[list[int]] = [[] for _ in range(plan.strategy.pp)]
         self.server_classes: list[int] = []
         servers = set(plan.server_endpoints.tolist())
-        for index, (endpoint, count) in enumerate(zip(parts.representatives, parts.multiplicity, strict=True)):
+        for index, (endpoint, count) in enumerate(
+            zip(parts.representatives, parts.multiplicity, strict=True)
+        ):
             endpoint, count = int(endpoint), int(count)
             if endpoint in servers:
                 self.server_classes.append(index)
@@ -70,7 +70,8 @@ class Emitter:
         parts, family = self.plan.classes, self.plan.families[name]
         representative = parts.group_representative[position].tolist()
         members = [
-            tuple(dict.fromkeys(parts.endpoint_class[family.groups[group]].tolist())) for group in representative
+            tuple(dict.fromkeys(parts.endpoint_class[family.groups[group]].tolist()))
+            for group in representative
         ]
         by_member: dict[int, list[int]] = {}
         sender_of: dict[tuple[int, int], int] = {}
@@ -115,7 +116,13 @@ class Emitter:
         }
 
     def compute(
-        self, classes: Iterable[int], seconds: Mapping[int, float], name: str, cause: Cause, after: Ends, **options: int
+        self,
+        classes: Iterable[int],
+        seconds: Mapping[int, float],
+        name: str,
+        cause: Cause,
+        after: Ends,
+        **options: int,
     ) -> Ends:
         """One compute task per class; classes without work pass their predecessors on."""
         out: Ends = {}
@@ -187,8 +194,9 @@ class Emitter:
         for number in range(len(self.plan.families[family].phases)):
             for chunk in range(chunks):
                 task = self.transfer(
-                    family, group, size / chunks, name, cause, last[chunk], participants=members, stream=stream,
-                    phase=number, extra_latency=extra_latency / chunks if number == 0 else 0.0, **options,
+                    family, group, size / chunks, name, cause, last[chunk], participants=members,
+                    stream=stream, phase=number,
+                    extra_latency=extra_latency / chunks if number == 0 else 0.0, **options,
                 )  # fmt: skip
                 last[chunk] = [task]
         return _merge(last)
@@ -217,10 +225,11 @@ class Emitter:
             for member, label in zip(participants, names, strict=False)
         )
         latency, flow_bytes = self._timing(family, group, phase, size)
-        sent = flow_bytes * float(spec.relative.sum()) / self.plan.families[family].groups.shape[1]
+        senders = 1 if self.plan.families[family].asymmetric else self.plan.families[family].groups.shape[1]
+        sent = flow_bytes * float(spec.relative.sum()) / senders
         return self.builder.task(
-            TaskKind.TRANSFER, name, cause, device=self.device_row[participants[0]], streams=streams, after=after,
-            work=latency + extra_latency, flow_bytes=flow_bytes, total_bytes=sent,
+            TaskKind.TRANSFER, name, cause, device=self.device_row[participants[0]], streams=streams,
+            after=after, work=latency + extra_latency, flow_bytes=flow_bytes, total_bytes=sent,
             loads=self.family_classes[family].load_rows[phase][group], **options,
         )  # fmt: skip
 
@@ -246,4 +255,3 @@ class Emitter:
 
 def _merge(lists: Iterable[Iterable[Edge]]) -> list[Edge]:
     return list(dict.fromkeys(edge for edges in lists for edge in edges))
-

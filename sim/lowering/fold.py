@@ -8,8 +8,10 @@ leaf or a mixed device splits exactly the classes that it can reach. Colours are
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -77,8 +79,8 @@ def partition(
             for load in family.loads:
                 used[load.load_link] = True
         return _number(endpoint, groups, np.where(used, np.cumsum(used) - 1, -1))
-    endpoint, groups, link = _refine(families, endpoint_key, capacity)
-    return _number(np.where(active, _dense(endpoint), -1), [_dense(g) for g in groups], link)
+    colours, group_colours, link = _refine(families, endpoint_key, capacity)
+    return _number(np.where(active, _dense(colours), -1), [_dense(g) for g in group_colours], link)
 
 
 def _number(endpoint: IntArray, groups: Sequence[IntArray], link: IntArray) -> Partition:
@@ -176,7 +178,7 @@ def _refine(
     loaded = np.zeros(len(capacity), bool)
     loaded[links.right] = True
     classes = np.where(loaded, _dense(link), -1)
-    return endpoint, [group[a:b] for a, b in zip(offsets, offsets[1:], strict=False)], classes
+    return endpoint, [group[a:b] for a, b in itertools.pairwise(offsets)], classes
 
 
 def _initial_group_colours(families: Sequence[Family]) -> HashArray:
@@ -215,11 +217,13 @@ def _incidences(
     )
 
 
-def _cat(parts: list[npt.NDArray[np.generic]], dtype: type[np.generic] = np.int64) -> npt.NDArray[np.generic]:
+def _cat(parts: Sequence[npt.NDArray[Any]], dtype: type[np.generic] = np.int64) -> npt.NDArray[Any]:
     return np.concatenate(parts).astype(dtype) if parts else np.zeros(0, dtype)
 
 
-def quotient_loads(families: Sequence[Family], parts: Partition) -> list[list[list[tuple[IntArray, FloatArray]]]]:
+def quotient_loads(
+    families: Sequence[Family], parts: Partition
+) -> list[list[list[tuple[IntArray, FloatArray]]]]:
     """Link rows of every transfer that is lowered: ``[family][phase][group class] -> (links, coefficients)``.
 
     The coefficient on a link class is what *all* groups of the class together put on one of its links.
@@ -235,12 +239,14 @@ def quotient_loads(families: Sequence[Family], parts: Partition) -> list[list[li
             keep = is_representative[load.load_link]
             key = group_class[load.group_link[keep]] * num_links + parts.link_class[load.load_link[keep]]
             keys, inverse = np.unique(key, return_inverse=True)
-            total = np.bincount(inverse, weights=load.load_coefficient[keep], minlength=len(keys))
+            total: FloatArray = np.bincount(
+                inverse, weights=load.load_coefficient[keep], minlength=len(keys)
+            ).astype(np.float64)
             bounds = np.searchsorted(keys, np.arange(classes + 1) * num_links)
             phases.append(
                 [
                     (keys[a:b] - c * num_links, total[a:b])
-                    for c, (a, b) in enumerate(zip(bounds, bounds[1:], strict=False))
+                    for c, (a, b) in enumerate(itertools.pairwise(bounds))
                 ]
             )
         out.append(phases)

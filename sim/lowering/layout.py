@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -24,6 +24,7 @@ class Layout:
     """
 
     degrees: dict[str, int]
+    _groups: dict[tuple[str, ...], IntArray] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, strategy: Strategy) -> Layout:
@@ -49,13 +50,16 @@ class Layout:
 
         Groups are ordered by their lowest rank and members by rank, as torch.distributed orders them.
         """
+        if axes in self._groups:
+            return self._groups[axes]
         size = int(np.prod([self.degrees[axis] for axis in axes]))
         others = [a for a in self.degrees if a not in axes]
         key = np.zeros(self.num_ranks, np.int64)
         for axis in reversed(others):
             key = key * self.degrees[axis] + self.coordinates[axis]
         groups = np.argsort(key, kind="stable").reshape(-1, size)
-        return groups[np.argsort(groups[:, 0])]
+        self._groups[axes] = groups[np.argsort(groups[:, 0])]
+        return self._groups[axes]
 
     def subgroups(self, axis: str, size: int) -> IntArray:
         """Groups of ``size`` neighbours along one axis (expert parallel groups within dp)."""

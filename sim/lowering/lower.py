@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from sim.graph.execution import ExecutionGraph
 from sim.lowering.emitter import Emitter
 from sim.lowering.footprint import stage_footprints
@@ -50,8 +52,12 @@ def lower(scenario: Scenario) -> ExecutionGraph:
         jitter=scenario.perturbation.jitter,
         seed=scenario.seed,
         link_service=plan.cluster.fabric.link_service,
-        compute_speed_under_communication=calibration.value("library", library, "compute_speed_under_communication"),
-        communication_speed_under_compute=calibration.value("library", library, "communication_speed_under_compute"),
+        compute_speed_under_communication=calibration.value(
+            "library", library, "compute_speed_under_communication"
+        ),
+        communication_speed_under_compute=calibration.value(
+            "library", library, "communication_speed_under_compute"
+        ),
         metadata=_metadata(plan, state.steps_per_iteration),
     )
 
@@ -60,14 +66,20 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
     workload, strategy, cluster = plan.workload, plan.strategy, plan.cluster
     ranks = plan.layout.num_ranks
     replicas = plan.layout.degrees["dp"]
-    samples = replicas * plan.micro_batches * plan.micro_batch_size * steps
-    devices = [plan.device_of_rank(rank) for rank in range(ranks)]
+    counted = replicas - (strategy.backup_workers if strategy.synchronization == "backup" else 0)
+    samples = counted * plan.micro_batches * plan.micro_batch_size * steps
+    counts = np.bincount(plan.network.device_type[:ranks], minlength=len(cluster.device_types))
+    devices = [
+        (device, int(count)) for device, count in zip(cluster.device_types, counts, strict=True) if count
+    ]
     dtype = workload.dtype
     used_hosts = range(int(plan.network.device_host[ranks - 1]) + 1)
     hosts = [cluster.host_of(host) for host in used_hosts]
     if strategy.state == "ps_dedicated":
         hosts += [cluster.server_type] * plan.num_servers
-    price = sum(host.price_per_hour for host in hosts) + sum(device.price_per_hour for device in devices)
+    price = sum(host.price_per_hour for host in hosts) + sum(
+        device.price_per_hour * count for device, count in devices
+    )
     host_power = sum(host.power for host in hosts)
     memory = stage_footprints(plan)
     return {
@@ -76,10 +88,13 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
         "tokens_per_sample": workload.sequence_length,
         "num_devices": ranks,
         "model_flops_per_iteration": 3.0 * model_flops(workload) * samples,
-        "peak_flops_total": sum(device.peak_flops.get(dtype, device.peak_flops.get("fp32", 0.0)) for device in devices),
+        "peak_flops_total": sum(
+            device.peak_flops.get(dtype, device.peak_flops.get("fp32", 0.0)) * count
+            for device, count in devices
+        ),
         "memory": memory,
-        "memory_capacity": min(device.memory_bytes for device in devices),
-        "bytes_per_update": workload.num_parameters,
+        "memory_capacity": min(device.memory_bytes for device, _ in devices),
+        "bytes_per_update": workload.num_parameters * plan.gradient_bytes,
         "workers": replicas,
         "synchronization": strategy.synchronization,
         "staleness_bound": strategy.staleness,
@@ -87,6 +102,6 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
         "micro_batches": plan.micro_batches,
         "micro_batch_size": plan.micro_batch_size,
         "price_per_hour_total": price,
-        "idle_power_total": host_power + sum(device.idle_power for device in devices),
-        "peak_power_total": host_power + sum(device.peak_power for device in devices),
+        "idle_power_total": host_power + sum(device.idle_power * count for device, count in devices),
+        "peak_power_total": host_power + sum(device.peak_power * count for device, count in devices),
     }

@@ -7,8 +7,8 @@ the load of each link and the latency of a step. Nothing here depends on the mes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +19,7 @@ from sim.models.collectives import Phase, flows
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,42 @@ class StepLatency:
 
 
 @dataclass(frozen=True)
+class RoutedPhase:
+    """Every flow of one phase of all groups of a family, with its route. Flows are sorted by group.
+
+    Attributes
+    ----------
+    flow_offsets : int array
+        Flows of each group.
+    relative, latency : float arrays, one entry per flow
+        Relative bytes; latency of a step in seconds, library included.
+    flow, link, share :
+        Aligned: flow ``flow[i]`` puts the fraction ``share[i]`` of itself on ``link[i]``.
+    """
+
+    phase: Phase
+    flow_offsets: IntArray
+    relative: FloatArray
+    latency: FloatArray
+    flow: IntArray
+    link: IntArray
+    share: FloatArray
+
+    def loads(self, capacity: FloatArray, left_out: BoolArray) -> PhaseLoads:
+        """Sum the flows' loads per (group, link), leaving some links out."""
+        keep = ~left_out[self.link]
+        flow, link = self.flow[keep], self.link[keep]
+        num_groups = len(self.flow_offsets) - 1
+        owner = np.repeat(np.arange(num_groups), np.diff(self.flow_offsets))
+        group, link, coefficient, entry = _sum_loads(
+            owner[flow], link, self.share[keep] * self.relative[flow], len(capacity)
+        )
+        inverse_rate = np.zeros(len(self.relative))
+        np.maximum.at(inverse_rate, flow, (coefficient / capacity[link])[entry])
+        return PhaseLoads(self.phase, group, link, coefficient, self.flow_offsets, self.latency, inverse_rate)
+
+
+@dataclass(frozen=True)
 class PhaseLoads:
     """Flows and link loads of one phase for all groups of a family.
 
@@ -37,9 +74,9 @@ class PhaseLoads:
     ----------
     group_link, load_link, load_coefficient :
         Aligned: group ``group_link[i]`` puts ``load_coefficient[i]`` elementary flows (times their relative
-        bytes) on link ``load_link[i]``. Sorted by group, then link.
+        bytes) on link ``load_link[i]``, each pair once.
     flow_offsets, flow_latency, flow_inverse_rate :
-        Flows by group. ``flow_inverse_rate`` is the time per byte (of a flow of relative 1) on an idle network.
+        Flows by group. ``flow_inverse_rate`` is the time per byte (of a flow of relative 1) when idle.
     """
 
     phase: Phase
@@ -49,16 +86,6 @@ class PhaseLoads:
     flow_offsets: IntArray
     flow_latency: FloatArray
     flow_inverse_rate: FloatArray
-
-    def without(self, links: npt.NDArray[np.bool_]) -> PhaseLoads:
-        """The same loads, leaving out the given links."""
-        keep = ~links[self.load_link]
-        return replace(
-            self,
-            group_link=self.group_link[keep],
-            load_link=self.load_link[keep],
-            load_coefficient=self.load_coefficient[keep],
-        )
 
     def timing(self, group: int, size: float) -> tuple[float, float]:
         """Latency (s) and bytes per elementary flow of one group for a message of ``size`` bytes.
@@ -83,38 +110,36 @@ class Family:
     Parameters
     ----------
     name : str
-        Label, e.g. ``dp_all_reduce_ring`` or ``pp_forward0``.
+        Label, e.g. ``dp_all_reduce_ring`` or ``pp_forward``.
     groups : int array, shape (number of groups, group size)
         Endpoints (devices, or hosts' memories) of each group.
-    phases : sequence of Phase
-        The collective plan over local indices 0 .. group size - 1.
+    routed : sequence of RoutedPhase
+        The phases of the collective.
     asymmetric : bool
         Whether members play different parts (sender and receiver), so that folding keeps them apart.
+    loads : sequence of PhaseLoads
+        Filled by :meth:`loaded`.
     """
 
     name: str
     groups: IntArray
-    phases: tuple[Phase, ...]
-    loads: tuple[PhaseLoads, ...]
+    routed: tuple[RoutedPhase, ...]
     asymmetric: bool = False
+    loads: tuple[PhaseLoads, ...] = ()
 
     @property
     def num_groups(self) -> int:
         """Number of groups."""
         return len(self.groups)
 
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The collective's plan over local indices 0 .. group size - 1."""
+        return tuple(routed.phase for routed in self.routed)
 
-@dataclass(frozen=True)
-class Feeds:
-    """Through which host ports the traffic of links between switches enters and leaves.
-
-    Aligned arrays; ``share`` is the largest part of a flow that ECMP puts on the link. A port of -1 is unknown.
-    """
-
-    link: IntArray
-    port: IntArray
-    share: FloatArray
-    leaving: bool
+    def loaded(self, capacity: FloatArray, left_out: BoolArray) -> Family:
+        """The family with its link loads, leaving some links out."""
+        return replace(self, loads=tuple(routed.loads(capacity, left_out) for routed in self.routed))
 
 
 @dataclass(frozen=True)
@@ -132,7 +157,6 @@ class Router:
     network: Network
     capacity: FloatArray
     step_latency: StepLatency
-    feeds: list[Feeds] = field(default_factory=list)
 
     @cached_property
     def endpoint_host(self) -> IntArray:
@@ -140,16 +164,23 @@ class Router:
         return np.concatenate([self.network.device_host, np.arange(len(self.network.host_kind))])
 
     def family(
-        self, name: str, groups: IntArray, phases: Sequence[Phase], *, algorithm: str = "", asymmetric: bool = False
+        self,
+        name: str,
+        groups: IntArray,
+        phases: Sequence[Phase],
+        *,
+        algorithm: str = "",
+        asymmetric: bool = False,
     ) -> Family:
-        """Route every flow of every group and sum the link loads.
+        """Route every flow of every group.
 
         ``algorithm`` spreads the flows over the rank orders that the library would use for it (rings over
         NVLinks, one per NIC); without it local rank ``i`` is the group's member ``i``.
         """
-        orders = self._orders(groups, algorithm) if algorithm else [(np.arange(len(groups)), [_identity(groups)])]
-        loads = tuple(self._phase_loads(groups, phase, orders) for phase in phases)
-        return Family(name, groups, tuple(phases), loads, asymmetric)
+        everyone = np.arange(len(groups)), [np.arange(groups.shape[1])]
+        orders = self._orders(groups, algorithm) if algorithm else [everyone]
+        routed = tuple(self._route(groups, phase, orders) for phase in phases)
+        return Family(name, groups, routed, asymmetric)
 
     def _orders(self, groups: IntArray, algorithm: str) -> list[tuple[IntArray, list[IntArray]]]:
         """Groups of equal shape (same devices of their hosts, same host pattern) share their rank orders."""
@@ -169,79 +200,96 @@ class Router:
             out.append((np.flatnonzero(inverse.ravel() == number), orders))
         return out
 
-    def _phase_loads(
+    def _route(
         self, groups: IntArray, phase: Phase, orders: list[tuple[IntArray, list[IntArray]]]
-    ) -> PhaseLoads:
+    ) -> RoutedPhase:
         source, target, relative, owner = _flows(groups, phase, orders)
         routes = self.network.routes(source, target)
-        flow = np.repeat(np.arange(len(source)), np.diff(routes.offsets))
-        self._note_feeds(flow, routes.link, routes.share, len(source))
-        weight = routes.share * relative[flow]
-        num_links = np.int64(len(self.capacity))
-        keys, inverse = np.unique(owner[flow] * num_links + routes.link, return_inverse=True)
-        coefficient = np.bincount(inverse, weights=weight, minlength=len(keys))
-        inverse_rate = coefficient / self.capacity[keys % num_links]
-        per_flow = np.zeros(len(source))
-        np.maximum.at(per_flow, flow, inverse_rate[inverse])
         host = self.endpoint_host
         library = np.where(host[source] == host[target], self.step_latency.local, self.step_latency.network)
         offsets = np.zeros(len(groups) + 1, np.int64)
         np.cumsum(np.bincount(owner, minlength=len(groups)), out=offsets[1:])
-        return PhaseLoads(
+        return RoutedPhase(
             phase=phase,
-            group_link=keys // num_links,
-            load_link=keys % num_links,
-            load_coefficient=coefficient,
             flow_offsets=offsets,
-            flow_latency=routes.latency + library,
-            flow_inverse_rate=per_flow,
+            relative=relative,
+            latency=routes.latency + library,
+            flow=np.repeat(np.arange(len(source)), np.diff(routes.offsets)),
+            link=routes.link,
+            share=routes.share,
         )
 
+    def never_bottleneck(self, families: Iterable[Family]) -> BoolArray:
+        """Links that the host ports feeding (or draining) all their flows cannot saturate.
 
-    def _note_feeds(self, flow: IntArray, link: IntArray, share: FloatArray, num_flows: int) -> None:
-        kind = self.network.link_kind_code[link]
-        port, between = np.flatnonzero(kind == _PORT), np.flatnonzero(kind == _BETWEEN_SWITCHES)
-        if not len(between):
-            return
-        num_links = np.int64(len(self.capacity))
-        for leaving in (True, False):
-            gate = np.full(num_flows, -1, np.int64)
-            order = port[::-1] if leaving else port  # the last write wins: first port out, last port in
-            gate[flow[order]] = link[order]
-            key = link[between] * (num_links + 1) + gate[flow[between]] + 1
-            keys, inverse = np.unique(key, return_inverse=True)
-            largest = np.zeros(len(keys))
-            np.maximum.at(largest, inverse, share[between])
-            self.feeds.append(Feeds(keys // (num_links + 1), keys % (num_links + 1) - 1, largest, leaving))
-
-    def never_bottleneck(self) -> npt.NDArray[np.bool_]:
-        """Links between switches that the host ports feeding (or draining) them cannot saturate.
-
-        The capacities of those ports, each times the share of a flow it may send over the link, add up to no more
-        than the link's own: every flow on it is held back by its port at least as much. Leaving such links out
-        changes no max-min rate, and lets ranks on different leaves of a non-blocking fabric fold together.
+        The capacities of those ports, each times the largest share of a flow that takes the link, add up to
+        no more than the link's own: every flow on it is held back by its port at least as much. Leaving such
+        links out changes no max-min rate, and lets ranks on different leaves of a non-blocking fabric fold.
         """
+        routed = [phase for family in families for phase in family.routed]
         relaxed = np.zeros(len(self.capacity), bool)
         for leaving in (True, False):
-            parts = [feed for feed in self.feeds if feed.leaving == leaving]
-            if not parts:
-                continue
-            link, port = np.concatenate([p.link for p in parts]), np.concatenate([p.port for p in parts])
-            share = np.concatenate([p.share for p in parts])
-            keys, inverse = np.unique(link * len(self.capacity) + np.maximum(port, 0), return_inverse=True)
-            largest = np.zeros(len(keys))
-            np.maximum.at(largest, inverse, np.where(port < 0, np.inf, share))
-            target, gate = keys // len(self.capacity), keys % len(self.capacity)
-            total = np.bincount(target, weights=largest * self.capacity[gate], minlength=len(self.capacity))
-            relaxed |= (total > 0) & (total <= self.capacity * (1 + 1e-12))
+            relaxed |= self._ports_bound(routed, leaving) <= self.capacity * (1 + 1e-12)
         return relaxed
 
+    def _ports_bound(self, routed: Sequence[RoutedPhase], leaving: bool) -> FloatArray:
+        """Bytes/s that the ports in front of (behind) each link can send at most; inf without a port.
 
-_PORT, _BETWEEN_SWITCHES = 0, 1  # codes of the first two of Network.link_kinds
+        Ports themselves, and links that no flow uses, get inf.
+        """
+        size = len(self.capacity)
+        is_port = self.network.link_kind_code == _PORT
+        largest = np.zeros(size)
+        lowest, highest = np.full(size, size), np.full(size, -1)
+        seen = []
+        for phase in routed:
+            gate = np.full(len(phase.relative), -1)
+            entries = np.flatnonzero(is_port[phase.link])
+            order = entries[::-1] if leaving else entries  # the last write wins: first port out, last port in
+            gate[phase.flow[order]] = phase.link[order]
+            port = gate[phase.flow]
+            np.minimum.at(lowest, phase.link, port)
+            np.maximum.at(highest, phase.link, port)
+            np.maximum.at(largest, phase.link, phase.share)
+            seen.append((phase.link, port))
+        bound = np.full(size, np.inf)
+        single = (lowest == highest) & (lowest >= 0) & ~is_port
+        bound[single] = self.capacity[lowest[single]] * largest[single]
+        several = (lowest != highest) & (lowest >= 0) & ~is_port & (highest >= 0)
+        self._sum_several(bound, several, largest, seen)
+        return bound
+
+    def _sum_several(
+        self,
+        bound: FloatArray,
+        several: BoolArray,
+        largest: FloatArray,
+        seen: list[tuple[IntArray, IntArray]],
+    ) -> None:
+        """Bound of the links that more than one port feeds."""
+        if not several.any():
+            return
+        size = np.int64(len(self.capacity))
+        keys = np.unique(np.concatenate([(link * size + port)[several[link]] for link, port in seen]))
+        link = keys // size
+        total = np.bincount(link, weights=largest[link] * self.capacity[keys % size], minlength=size)
+        bound[several] = total[several]
 
 
-def _identity(groups: IntArray) -> IntArray:
-    return np.arange(groups.shape[1])
+_PORT = 0  # code of host ports, the first of Network.link_kinds
+
+
+def _sum_loads(
+    group: IntArray, link: IntArray, weight: FloatArray, num_links: int
+) -> tuple[IntArray, IntArray, FloatArray, IntArray | slice]:
+    """Loads summed per (group, link), and which sum each entry went into."""
+    key = group * np.int64(num_links) + link
+    ordered = np.sort(key)
+    if not np.any(ordered[1:] == ordered[:-1]):  # no group loads a link twice: nothing to sum
+        return group, link, weight, slice(None)
+    keys, inverse = np.unique(key, return_inverse=True)
+    total: FloatArray = np.bincount(inverse, weights=weight, minlength=len(keys)).astype(np.float64)
+    return keys // num_links, keys % num_links, total, inverse
 
 
 def _flows(
@@ -255,6 +303,8 @@ def _flows(
         target.append(groups[rows][:, dst].ravel())
         relative.append(np.tile(share, len(rows)))
         owner.append(np.repeat(rows, len(src)))
+    if len(orders) == 1:
+        return source[0], target[0], relative[0], owner[0]
     order = np.argsort(np.concatenate(owner), kind="stable")
     return (
         np.concatenate(source)[order],

@@ -7,7 +7,7 @@ ranks into classes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -85,6 +85,17 @@ class Plan:
         native = DTYPE_BYTES[self.workload.dtype]
         return native if self.strategy.compression == "none" else min(native, 2.0)
 
+    @cached_property
+    def gradient_group(self) -> tuple[int, int]:
+        """Ranks that share gradients, and the hosts they live on."""
+        ranks = self.layout.groups("cp", "dp")[0]
+        return len(ranks), len(np.unique(self.router.endpoint_host[ranks]))
+
+    @property
+    def tied_elements(self) -> float:
+        """Parameters of the last chunk that are a copy of the first's (tied embeddings)."""
+        return sum(self.workload.layers[layer].shared_parameters for layer in self.chunks[-1])
+
     def local_elements(self, layer: int) -> float:
         """Parameters of a layer that one rank holds under tensor and expert parallelism."""
         return local_parameters(self.workload.layers[layer], self.strategy)
@@ -135,7 +146,13 @@ class Plan:
         return Router(self.network, self.capacity, latency)
 
     def request(
-        self, name: str, groups: IntArray, phases: Sequence[Phase], *, algorithm: str = "", asymmetric: bool = False
+        self,
+        name: str,
+        groups: IntArray,
+        phases: Sequence[Phase],
+        *,
+        algorithm: str = "",
+        asymmetric: bool = False,
     ) -> None:
         """Route a family of groups."""
         self.families[name] = self.router.family(
@@ -159,11 +176,8 @@ class Plan:
 
     def fold(self) -> None:
         """Partition endpoints, groups and links into classes and compute the folded loads."""
-        relaxed = self.router.never_bottleneck()
-        families = [
-            replace(family, loads=tuple(load.without(relaxed) for load in family.loads))
-            for family in self.families.values()
-        ]
+        left_out = self.router.never_bottleneck(self.families.values())
+        families = [family.loaded(self.capacity, left_out) for family in self.families.values()]
         self.families = dict(zip(self.families, families, strict=True))
         self.parts = partition(families, self._endpoint_keys(), self.capacity, fold=self._may_fold())
         quotient = quotient_loads(families, self.parts)
@@ -177,13 +191,14 @@ class Plan:
     def _endpoint_keys(self) -> IntArray:
         keys = np.full(len(self.router.endpoint_host), -1, np.int64)
         ranks = np.arange(self.layout.num_ranks)
-        speeds = np.ones(len(ranks))
-        for rank, factor in self.scenario.perturbation.slow_ranks.items():
-            if rank < len(ranks):
-                speeds[rank] = factor
-        stage = self.layout.coordinates["pp"]
-        columns = np.stack([stage, self.network.device_type[ranks], speeds.view(np.int64)])
-        keys[ranks] = np.unique(columns, axis=1, return_inverse=True)[1]
+        kind = (
+            self.layout.coordinates["pp"] * len(self.cluster.device_types) + self.network.device_type[ranks]
+        )
+        slow = self.scenario.perturbation.slow_ranks
+        if slow:
+            speeds = np.array([slow.get(int(rank), 1.0) for rank in ranks])
+            kind = kind * len(ranks) + np.unique(speeds, return_inverse=True)[1]
+        keys[ranks] = kind
         keys[self.server_endpoints] = keys.max() + 1
         return keys
 

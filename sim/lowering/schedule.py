@@ -36,11 +36,13 @@ def one_forward_one_backward(stage: int, stages: int, micro_batches: int, chunks
 
 
 def interleaved(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Action]:
-    """Interleaved 1F1B: ``chunks`` model chunks per rank, rounds of ``stages`` micro-batches (SC 2021, section 2.2)."""
+    """Interleaved 1F1B: ``chunks`` model chunks per rank (Narayanan et al., SC 2021, section 2.2)."""
     total = micro_batches * chunks
     forwards = [_interleaved_action("F", k, stages, chunks) for k in range(total)]
     backwards = [_interleaved_action("B", k, stages, chunks) for k in range(total)]
-    warm_up = total if micro_batches == stages else min((stages - stage - 1) * 2 + (chunks - 1) * stages, total)
+    warm_up = (
+        total if micro_batches == stages else min((stages - stage - 1) * 2 + (chunks - 1) * stages, total)
+    )
     return _one_for_one(forwards, backwards, warm_up)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,7 +24,7 @@ def split_layers(layers: Sequence[Layer], costs: Sequence[float], parts: int) ->
     else:
         cuts = _balanced_cuts([sum(costs[j] for j in block) for block in blocks], parts)
     bounds = [0, *cuts, len(blocks)]
-    return [[j for block in blocks[a:b] for j in block] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [[j for block in blocks[a:b] for j in block] for a, b in itertools.pairwise(bounds)]
 
 
 def _blocks(layers: Sequence[Layer]) -> list[list[int]]:

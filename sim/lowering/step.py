@@ -6,10 +6,13 @@ order is a topological order and program streams issue in schedule order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from sim.graph.builder import Block, Ends
 from sim.graph.execution import Cause
-from sim.lowering.emitter import Emitter, Ends
+from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.lowering.schedule import SCHEDULES, Action
 from sim.lowering.state.base import StateLowering
@@ -37,7 +40,8 @@ def request_families(plan: Plan) -> None:
         phases = collective_plan("send", "direct", 2)
         plan.request("pp_forward", ahead, phases, asymmetric=True)
         plan.request("pp_backward", ahead[:, ::-1], phases, asymmetric=True)
-
+        if plan.tied_elements:
+            plan.request_collective("embedding", ring[:, [0, -1]], "all_reduce", "ring")
 
 
 class StepLowering:
@@ -57,6 +61,7 @@ class StepLowering:
         self.layers = self.plan.workload.layers
         self.bytes = DTYPE_BYTES[self.plan.workload.dtype]
         self.virtual = self.strategy.pp * self.strategy.virtual_stages
+        self.blocks: dict[tuple[str, int, int], Block] = {}
 
     def emit(self, step: int) -> None:
         """Emit all forwards and backwards of one step."""
@@ -102,21 +107,29 @@ class StepLowering:
         ends = self.activations.pop((virtual, m), {})
         if virtual == 0:
             ends = self.state.input_ready(stage, self.step, m)
-        for index in self.plan.chunks[virtual]:
-            ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=False)
-            ends = self._layer_forward(stage, index, m, ends, Cause.FORWARD)
+        ends = self._repeated(
+            action, virtual, ends, lambda entry: self._chunk_forward(stage, virtual, m, entry)
+        )
         self.done[virtual, m] = ends
         if virtual + 1 < self.virtual:
             elements = self.layers[self.plan.chunks[virtual][-1]].output_elements
             following = (stage + 1) % self.strategy.pp
             self.activations[virtual + 1, m] = self._send("forward", stage, following, elements, m, ends)
 
+    def _chunk_forward(self, stage: int, virtual: int, m: int, ends: Ends) -> Ends:
+        for index in self.plan.chunks[virtual]:
+            ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=False)
+            ends = self._layer_forward(stage, index, m, ends, Cause.FORWARD)
+        return ends
+
     def _layer_forward(self, stage: int, index: int, m: int, ends: Ends, cause: Cause) -> Ends:
         layer, classes = self.layers[index], self.emitter.stage_classes[stage]
         parallel = layer.tensor_all_reduce and self.strategy.tp > 1
         name = f"{layer.name}.{'forward' if cause is Cause.FORWARD else 'recompute'}"
         if parallel and self.strategy.sequence_parallel:
-            ends = self._tensor("all_gather", stage, layer.input_elements, f"{layer.name}.all_gather", m, ends)
+            ends = self._tensor(
+                "all_gather", stage, layer.input_elements, f"{layer.name}.all_gather", m, ends
+            )
         ends = self._expert(stage, layer, m, ends, "dispatch")
         seconds = {c: float(self.emitter.cost(c).forward_s[index]) for c in classes}
         ends = self.emitter.compute(classes, seconds, name, cause, ends, micro_batch=m, step=self.step)
@@ -133,8 +146,17 @@ class StepLowering:
     def _backward(self, stage: int, action: Action) -> None:
         virtual, m = self._virtual_stage(stage, action.chunk), action.micro_batch
         ends = self.gradients.pop((virtual, m), None) or self.done[virtual, m]
-        chunk = self.plan.chunks[virtual]
-        for block in reversed(self._blocks(chunk)):
+        ends = self._repeated(
+            action, virtual, ends, lambda entry: self._chunk_backward(stage, virtual, m, entry)
+        )
+        self.done.pop((virtual, m))
+        if virtual > 0:
+            elements = self.layers[self.plan.chunks[virtual][0]].input_elements
+            previous = (stage - 1) % self.strategy.pp
+            self.gradients[virtual - 1, m] = self._send("backward", stage, previous, elements, m, ends)
+
+    def _chunk_backward(self, stage: int, virtual: int, m: int, ends: Ends) -> Ends:
+        for block in reversed(self._blocks(self.plan.chunks[virtual])):
             if self.strategy.recompute == "full":
                 for index in block:
                     ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=True)
@@ -143,11 +165,20 @@ class StepLowering:
                 ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=True)
                 ends, weights = self._layer_backward(stage, index, m, ends)
                 self.state.after_backward(stage, virtual, index, self.step, m, weights)
-        self.done.pop((virtual, m))
-        if virtual > 0:
-            elements = self.layers[chunk[0]].input_elements
-            previous = (stage - 1) % self.strategy.pp
-            self.gradients[virtual - 1, m] = self._send("backward", stage, previous, elements, m, ends)
+        return ends
+
+    def _repeated(self, action: Action, virtual: int, entry: Ends, emit: Callable[[Ends], Ends]) -> Ends:
+        """Emit an action, or copy that of an earlier micro-batch which differs in its number only."""
+        if not self.state.repeats(action.kind, action.micro_batch):
+            return emit(entry)
+        key = (action.kind, virtual, self.step)
+        block = self.blocks.get(key)
+        if block is not None and _alike(block.entry, entry):
+            return self.emitter.builder.repeat(block, entry, action.micro_batch)
+        start = self.emitter.builder.num_tasks
+        ends = emit(entry)
+        self.blocks[key] = self.emitter.builder.block(start, entry, ends)
+        return ends
 
     def _blocks(self, chunk: list[int]) -> list[list[int]]:
         blocks: list[list[int]] = []
@@ -164,10 +195,14 @@ class StepLowering:
         options = {"micro_batch": m, "step": self.step}
         if self.strategy.recompute == "selective":
             again = {c: float(costs[c].recompute_selective_s[index]) for c in classes}
-            ends = self.emitter.compute(classes, again, f"{layer.name}.recompute", Cause.RECOMPUTE, ends, **options)
+            ends = self.emitter.compute(
+                classes, again, f"{layer.name}.recompute", Cause.RECOMPUTE, ends, **options
+            )
         parallel = layer.tensor_all_reduce and self.strategy.tp > 1
         if parallel and self.strategy.sequence_parallel:
-            ends = self._tensor("all_gather", stage, layer.output_elements, f"{layer.name}.all_gather", m, ends)
+            ends = self._tensor(
+                "all_gather", stage, layer.output_elements, f"{layer.name}.all_gather", m, ends
+            )
         ends = self._expert(stage, layer, m, ends, "combine.backward")
         inputs = {c: float(costs[c].backward_input_s[index]) for c in classes}
         weights = {c: float(costs[c].backward_weight_s[index]) for c in classes}
@@ -207,7 +242,7 @@ class StepLowering:
         )  # fmt: skip
 
     def _send(self, direction: str, stage: int, target: int, elements: float, m: int, ends: Ends) -> Ends:
-        """Point-to-point activations or gradients; under sequence parallelism each rank sends its part only."""
+        """Point-to-point activations or gradients; with sequence parallelism each rank sends its part."""
         size = elements * self.plan.micro_batch_size * self.bytes
         if self.strategy.tp > 1 and self.strategy.sequence_parallel:
             size /= self.strategy.tp
@@ -217,6 +252,9 @@ class StepLowering:
             stream=(f"pp_send_{direction}", f"pp_receive_{direction}"), micro_batch=m, step=self.step,
         )  # fmt: skip
         sender_of = self.emitter.family_classes[family].sender_of
-        return {
-            receiver: sent[sender_of[receiver, stage]] for receiver in self.emitter.stage_classes[target]
-        }
+        return {receiver: sent[sender_of[receiver, stage]] for receiver in self.emitter.stage_classes[target]}
+
+
+def _alike(a: Ends, b: Ends) -> bool:
+    """Whether two sets of ends have the same shape."""
+    return a.keys() == b.keys() and all(len(a[index]) == len(b[index]) for index in a)

@@ -5,19 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 
+from sim.graph.builder import Ends
 from sim.graph.execution import Cause
-from sim.lowering.emitter import Emitter, Ends
+from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
-from sim.models.compute import optimizer_time
+from sim.models.compute import optimizer_time, step_overhead
 from sim.spec.workload import DTYPE_BYTES
-
 
 
 class StateLowering(ABC):
     """Lowers gradient exchange and parameter update; one subclass per family of placements.
 
-    The step lowering calls, in this order: ``input_ready`` and ``before_layer`` on the way, ``after_backward``
-    after each layer's weight gradients, ``finish_step`` once per step, ``finish`` once per iteration.
+    The step lowering calls, in this order: ``input_ready`` and ``before_layer`` on the way,
+    ``after_backward`` after each layer's weight gradients, ``finish_step`` once per step, ``finish`` once per
+    iteration.
     """
 
     steps_per_iteration = 1
@@ -41,12 +42,17 @@ class StateLowering(ABC):
     def finish_step(self, step: int) -> None:
         """Emit what follows the last backward: remaining exchange and the update."""
 
+    @abstractmethod
     def finish(self) -> None:
         """Emit the end of the iteration: one boundary task per class."""
 
     def input_ready(self, stage: int, step: int, micro_batch: int) -> Ends:
         """What the first layer of a micro-batch waits for."""
         return {}
+
+    def repeats(self, kind: str, micro_batch: int) -> bool:
+        """Whether a forward (F) or backward (B) is like that of other micro-batches, the ends aside."""
+        return 0 < micro_batch < self.plan.micro_batches - 1
 
     def before_layer(
         self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends, *, backward: bool
@@ -55,7 +61,7 @@ class StateLowering(ABC):
         return ends
 
     def after_forward(self, layer: int, step: int, micro_batch: int, ends: Ends) -> None:
-        """A layer's forward has been emitted; the first of the iteration is remembered for ``gate_forward``."""
+        """A layer's forward is emitted; the first of the iteration is remembered for ``gate_forward``."""
         if step == 0 and micro_batch == 0:
             for index, tasks in ends.items():
                 if len(tasks) == 1 and isinstance(tasks[0], int):
@@ -63,7 +69,9 @@ class StateLowering(ABC):
 
     def gate_forward(self, index: int, first_layer: int, tasks: Ends) -> None:
         """The next iteration's first forward from ``first_layer`` on waits for these tasks of a class."""
-        gated = [task for (c, layer), task in self.first_forward.items() if c == index and layer >= first_layer]
+        gated = [
+            task for (c, layer), task in self.first_forward.items() if c == index and layer >= first_layer
+        ]
         for source in tasks.get(index, ()):
             if gated and isinstance(source, int):
                 self.builder.edge(gated[0], source, 1)
@@ -112,7 +120,14 @@ class StateLowering(ABC):
                 dtype=self.plan.workload.dtype,
                 calibration=self.plan.calibration,
             )
-        return self.emitter.compute(classes, seconds, "optimizer", Cause.OPTIMIZER, after, step=step)
+        updated = self.emitter.compute(classes, seconds, "optimizer", Cause.OPTIMIZER, after, step=step)
+        return self.overhead(stage, step, updated)
+
+    def overhead(self, stage: int, step: int, after: Ends) -> Ends:
+        """What the framework does between two steps: loss scaling, loss transfer, host-side work."""
+        classes = self.emitter.stage_classes[stage]
+        seconds = dict.fromkeys(classes, step_overhead(self.plan.calibration))
+        return self.emitter.compute(classes, seconds, "step_overhead", Cause.OPTIMIZER, after, step=step)
 
     def all_gradients_ready(self, step: int, ends: dict[int, Ends]) -> dict[int, Ends]:
         """Gradient-norm reduction across pipeline stages: no stage updates before all have their gradients.
@@ -121,9 +136,24 @@ class StateLowering(ABC):
         """
         if self.strategy.pp == 1:
             return ends
+        ends = self._tied_gradients(step, ends)
         tasks = list(dict.fromkeys(t for stage in ends.values() for after in stage.values() for t in after))
         barrier = self.builder.control("gradient_norm", after=tasks, step=step)
         return {stage: {index: [barrier] for index in self.emitter.stage_classes[stage]} for stage in ends}
+
+    def _tied_gradients(self, step: int, ends: dict[int, Ends]) -> dict[int, Ends]:
+        """All-reduce of the tied embedding's gradient between first and last stage (Megatron-LM)."""
+        if "embedding" not in self.plan.families:
+            return ends
+        size = self.plan.tied_elements / self.strategy.tp * self.gradient_bytes
+        last = self.strategy.pp - 1
+        classes = [*self.emitter.stage_classes[0], *self.emitter.stage_classes[last]]
+        done = self.emitter.collective(
+            "embedding", classes, size, "embedding.all_reduce", Cause.GRADIENT_COMM,
+            {**ends[0], **ends[last]}, stream="embedding", step=step,
+        )  # fmt: skip
+        shared = {stage: {i: done[i] for i in self.emitter.stage_classes[stage]} for stage in (0, last)}
+        return {**ends, **shared}
 
     def boundary(self, stage: int, after: Ends) -> dict[int, int]:
         """The iteration's last task of every class of a stage."""
@@ -134,4 +164,3 @@ class StateLowering(ABC):
             )
             for index in self.emitter.stage_classes[stage]
         }  # fmt: skip
-

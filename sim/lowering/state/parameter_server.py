@@ -17,12 +17,13 @@ asp       the worker's own gradient                      its own pulls of step k
 from __future__ import annotations
 
 import numpy as np
+from typing_extensions import override
 
 from sim.errors import InputError
-from sim.graph.builder import Edge
+from sim.graph.builder import Edge, Ends
 from sim.graph.execution import Cause, Discipline
 from sim.lowering.buckets import Bucket
-from sim.lowering.emitter import Emitter, Ends
+from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.lowering.state.base import StateLowering
 from sim.models.collectives import Phase
@@ -53,6 +54,7 @@ class ParameterServerState(StateLowering):
         self.pushes: list[tuple[int, int, Bucket, int]] = []
         self.updated_counters: dict[int, int] = {}
 
+    @override
     @classmethod
     def request_families(cls, plan: Plan) -> None:
         workers = np.arange(plan.layout.num_ranks)
@@ -66,6 +68,7 @@ class ParameterServerState(StateLowering):
 
     # -- the worker's side ----------------------------------------------------------------------------
 
+    @override
     def input_ready(self, stage: int, step: int, micro_batch: int) -> Ends:
         if micro_batch != 0:
             return {}
@@ -76,7 +79,9 @@ class ParameterServerState(StateLowering):
             )
             self.starts[index] = start
             if self.rule == "ssp":
-                self.builder.wait(start, self.clock, self._clock_total(), distance=self.strategy.staleness + 1)
+                self.builder.wait(
+                    start, self.clock, self._clock_total(), distance=self.strategy.staleness + 1
+                )
             ends[index] = [start]
         return ends
 
@@ -92,8 +97,11 @@ class ParameterServerState(StateLowering):
         return self.updated_counters[stage]
 
     def _clock_total(self) -> float:
-        return float(sum(self.emitter.multiplicity(c) for classes in self.emitter.stage_classes for c in classes))
+        return float(
+            sum(self.emitter.multiplicity(c) for classes in self.emitter.stage_classes for c in classes)
+        )
 
+    @override
     def after_backward(
         self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends
     ) -> None:
@@ -106,6 +114,7 @@ class ParameterServerState(StateLowering):
             if bucket.last_layer == layer:
                 self._exchange(stage, virtual, bucket, ends)
 
+    @override
     def finish_step(self, step: int) -> None:
         if self.strategy.overlap:
             return
@@ -114,22 +123,27 @@ class ParameterServerState(StateLowering):
                 for layer in reversed(self.plan.chunks[virtual]):
                     self._push_ready(stage, virtual, layer, self.last_weight[stage])
 
+    @override
     def finish(self) -> None:
         for stage, classes in enumerate(self.emitter.stage_classes):
+            done = self.overhead(stage, 0, self.last_weight[stage])
             for index in classes:
-                self._close_worker(stage, index)
+                self._close_worker(stage, index, done[index])
 
-    def _close_worker(self, stage: int, index: int) -> None:
+    def _close_worker(self, stage: int, index: int, done: list[Edge]) -> None:
         row = self.emitter.device_row[index]
         if self.rule == "backup":
             self.builder.lead(row, self.starts[index])
         centralised_update = self.rule in ("bsp", "backup")
         applied = self.builder.control(
-            "applied", device=row, after=dict.fromkeys(self.applied[index]), closes_update=not centralised_update
+            "applied",
+            device=row,
+            after=dict.fromkeys(self.applied[index]),
+            closes_update=not centralised_update,
         )
         self.builder.add(applied, self.clock, self.emitter.multiplicity(index))
         pulls = [task for _, task in self.pulls[index]]
-        end = self.builder.control("step_end", device=row, after=[applied, *pulls], boundary=True)
+        end = self.builder.control("step_end", device=row, after=[applied, *pulls, *done], boundary=True)
         start = self.starts.get(index)
         if self.strategy.overlap:
             for bucket, pull in self.pulls[index]:
@@ -143,36 +157,45 @@ class ParameterServerState(StateLowering):
 
     def _exchange(self, stage: int, virtual: int, bucket: Bucket, ends: Ends) -> None:
         classes = self.emitter.stage_classes[stage]
-        label = f"chunk{virtual}.bucket{bucket.index}" if len(self.plan.chunks) > 1 else f"bucket{bucket.index}"
+        label = (
+            f"chunk{virtual}.bucket{bucket.index}" if len(self.plan.chunks) > 1 else f"bucket{bucket.index}"
+        )
         updated = self.builder.counter(f"{label}.updated") if self.rule == "backup" else -1
         size = bucket.elements * self.gradient_bytes
         pushed = {
-            index: self._transfer("push", index, size, f"{label}.push", ends.get(index, []), updated)
+            index: self._transfer("push", index, size, f"{label}.push", ends.get(index, []), updated=updated)
             for index in classes
         }
         if self.rule in ("bsp", "backup"):
             ready = self._collected_update(stage, bucket, label, pushed, updated)
-            answers = {index: ready for index in classes}
+            answers = dict.fromkeys(classes, ready)
         else:
             answers = {index: self._own_update(bucket, label, index, pushed[index]) for index in classes}
+        size = bucket.elements * self.parameter_bytes
+        last = bucket is self.plan.buckets(virtual)[-1]
         for index in classes:
             self.applied.setdefault(index, []).extend(answers[index])
-            pull = self._transfer(
-                "pull", index, bucket.elements * self.parameter_bytes, f"{label}.pull", answers[index], -1
-            )
+            pull = self._transfer("pull", index, size, f"{label}.pull", answers[index], snapshot=last)
             self.pulls.setdefault(index, []).append((bucket, pull))
 
     def _transfer(
-        self, direction: str, index: int, size: float, name: str, after: list[Edge], updated: int
+        self,
+        direction: str,
+        index: int,
+        size: float,
+        name: str,
+        after: list[Edge],
+        *,
+        updated: int = -1,
+        snapshot: bool = False,
     ) -> int:
         cause = Cause.GRADIENT_COMM if direction == "push" else Cause.PARAMETER_COMM
         family = f"ps_{direction}"
         latency = self.compression_latency(size / self.gradient_bytes) if direction == "push" else 0.0
-        first = direction == "pull" and index not in self.pulls
         group = next(g for g in self.emitter.family_classes[family].by_member[index])
         return self.emitter.transfer(
             family, group, size, name, cause, after, participants=(index,), stream=f"ps_{direction}",
-            extra_latency=latency, opens_pull=first,
+            extra_latency=latency, opens_pull=snapshot,
             skip=(updated, 1.0) if updated >= 0 else None,
             skip_leader=self.starts.get(index, -1) if self.rule == "backup" else -1,
         )  # fmt: skip
@@ -199,7 +222,8 @@ class ParameterServerState(StateLowering):
     def _own_update(self, bucket: Bucket, label: str, index: int, push: int) -> list[Edge]:
         seconds = self._update_seconds(bucket.elements) * self.emitter.multiplicity(index)
         return [
-            self._server_task(server, f"{label}.update", seconds, [push]) for server in self.emitter.server_classes
+            self._server_task(server, f"{label}.update", seconds, [push])
+            for server in self.emitter.server_classes
         ]
 
     def _collected_update(
@@ -220,15 +244,18 @@ class ParameterServerState(StateLowering):
             row = self.emitter.device_row[server]
             stream = self.builder.stream(row, "server", discipline=Discipline.ARRIVAL)
             update = self.builder.compute(
-                row, self._update_seconds(bucket.elements * tensor_shards), f"{label}.update", Cause.OPTIMIZER,
-                streams=(stream,), closes_update=bucket.index == 0 and server == self.emitter.server_classes[0],
+                row, self._update_seconds(bucket.elements * tensor_shards), f"{label}.update",
+                Cause.OPTIMIZER, streams=(stream,),
+                closes_update=bucket.index == 0 and server == self.emitter.server_classes[0],
             )  # fmt: skip
             self.builder.wait(update, arrived, self.required * tensor_shards)
             self.builder.edge(update, update, 1)
             if updated >= 0:
                 self.builder.add(update, updated, 1.0 / len(self.emitter.server_classes))
                 if bucket.index == len(self.plan.buckets(stage)) - 1:
-                    self.builder.add(update, self._updated_counter(stage), 1.0 / len(self.emitter.server_classes))
+                    self.builder.add(
+                        update, self._updated_counter(stage), 1.0 / len(self.emitter.server_classes)
+                    )
             out.append(update)
         return out
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import numpy as np
+from typing_extensions import override
 
+from sim.graph.builder import Ends
 from sim.graph.execution import Cause
 from sim.lowering.buckets import Bucket
-from sim.lowering.emitter import Emitter, Ends
+from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.lowering.state.base import StateLowering
 from sim.models.collectives import choose
@@ -28,6 +29,7 @@ class ReplicatedState(StateLowering):
         self.exchanged: dict[tuple[int, int], Ends] = defaultdict(dict)  # by (stage, step)
         self.updated: dict[int, Ends] = {}
 
+    @override
     @classmethod
     def request_families(cls, plan: Plan) -> None:
         groups = plan.layout.groups("cp", "dp")
@@ -36,16 +38,18 @@ class ReplicatedState(StateLowering):
 
     @classmethod
     def _algorithms(cls, plan: Plan) -> list[str]:
-        sizes = {bucket.elements * plan.gradient_bytes for v in range(len(plan.chunks)) for bucket in plan.buckets(v)}
+        sizes = {
+            bucket.elements * plan.gradient_bytes
+            for v in range(len(plan.chunks))
+            for bucket in plan.buckets(v)
+        }
         return sorted({cls._algorithm(plan, size) for size in sizes})
 
     @classmethod
     def _algorithm(cls, plan: Plan, size: float) -> str:
         if plan.strategy.collective != "auto":
             return plan.strategy.collective
-        ranks = plan.layout.groups("cp", "dp")[0]
-        hosts = len(np.unique(plan.router.endpoint_host[ranks]))
-        return choose(cls.exchange, size, len(ranks), hosts)
+        return choose(cls.exchange, size, *plan.gradient_group)
 
     def exchange_bucket(self, stage: int, bucket: Bucket, step: int, after: Ends, name: str) -> Ends:
         """All-reduce one bucket among the data-parallel ranks of a stage."""
@@ -59,6 +63,7 @@ class ReplicatedState(StateLowering):
     def _family(self, size: float) -> str:
         return f"dp_{self.exchange}_{self._algorithm(self.plan, size)}"
 
+    @override
     def after_backward(
         self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends
     ) -> None:
@@ -69,13 +74,16 @@ class ReplicatedState(StateLowering):
     def _exchange_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
         for bucket in self.plan.buckets(virtual):
             if bucket.last_layer == layer:
-                done = self.exchange_bucket(stage, bucket, step, ends, f"bucket{bucket.index}.{self.exchange}")
+                done = self.exchange_bucket(
+                    stage, bucket, step, ends, f"bucket{bucket.index}.{self.exchange}"
+                )
                 self._remember(stage, step, done)
 
     def _remember(self, stage: int, step: int, done: Ends) -> None:
         for index, tasks in done.items():
             self.exchanged[stage, step].setdefault(index, []).extend(tasks)
 
+    @override
     def finish_step(self, step: int) -> None:
         stages = range(self.strategy.pp)
         if not self.strategy.overlap:
@@ -100,6 +108,7 @@ class ReplicatedState(StateLowering):
         """Update all parameters of a stage on each of its ranks."""
         return self.optimizer(stage, step, self.stage_elements(stage), ready)
 
+    @override
     def finish(self) -> None:
         for stage in range(self.strategy.pp):
             self.boundary(stage, self.updated[stage])
@@ -119,6 +128,7 @@ class LocalSgdState(ReplicatedState):
     def _exchange_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
         """Nothing is exchanged during a local step."""
 
+    @override
     def finish(self) -> None:
         last = self.steps_per_iteration - 1
         for stage in range(self.strategy.pp):

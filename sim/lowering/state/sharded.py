@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
+from sim.graph.builder import Ends
 from sim.graph.execution import Cause
 from sim.lowering.buckets import Bucket
-from sim.lowering.emitter import Emitter, Ends
+from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.lowering.state.base import StateLowering
 from sim.lowering.state.replicated import ReplicatedState
@@ -12,7 +15,7 @@ from sim.spec.workload import DTYPE_BYTES
 
 
 class ShardedOptimizerState(ReplicatedState):
-    """ZeRO-1 and ZeRO-2: gradients are reduce-scattered, each rank updates its shard, parameters are gathered.
+    """ZeRO-1 and ZeRO-2: gradients are reduce-scattered, shards updated, parameters gathered.
 
     ZeRO-2 keeps only its shard of the gradients and therefore reduces after every micro-batch, ZeRO-1 after
     the last. With ``overlap`` the gathers run beside the next step's forward, each before its first use
@@ -21,6 +24,7 @@ class ShardedOptimizerState(ReplicatedState):
 
     exchange = "reduce_scatter"
 
+    @override
     @classmethod
     def request_families(cls, plan: Plan) -> None:
         groups = plan.layout.groups("cp", "dp")
@@ -32,9 +36,15 @@ class ShardedOptimizerState(ReplicatedState):
     def _algorithm(cls, plan: Plan, size: float = 0.0) -> str:
         return "ring" if plan.strategy.collective == "auto" else plan.strategy.collective
 
+    @override
+    def repeats(self, kind: str, micro_batch: int) -> bool:
+        return super().repeats(kind, micro_batch) and (kind == "F" or self.strategy.state != "zero2")
+
+    @override
     def is_last_micro_batch(self, micro_batch: int) -> bool:
         return self.strategy.state == "zero2" or super().is_last_micro_batch(micro_batch)
 
+    @override
     def update(self, stage: int, step: int, ready: Ends) -> Ends:
         shards = self.plan.layout.groups("cp", "dp").shape[1]
         return self.optimizer(stage, step, self.stage_elements(stage) / shards, ready)
@@ -48,6 +58,7 @@ class ShardedOptimizerState(ReplicatedState):
             Cause.PARAMETER_COMM, after, stream="dp", chunks=self.strategy.chunks, step=step,
         )  # fmt: skip
 
+    @override
     def finish(self) -> None:
         for stage in range(self.strategy.pp):
             gathered: Ends = {index: list(tasks) for index, tasks in self.updated[stage].items()}
@@ -65,7 +76,7 @@ class ShardedOptimizerState(ReplicatedState):
 
 
 class FullyShardedState(StateLowering):
-    """ZeRO-3 / FSDP: the parameters of each block are gathered before its forward and again before its backward.
+    """ZeRO-3 / FSDP: each block's parameters are gathered before its forward and again before its backward.
 
     A gather may start when the block ``prefetch + 1`` before it has been computed (FSDP's limit on gathers in
     flight); gradients are reduce-scattered as soon as a block's backward is done, after every micro-batch.
@@ -79,6 +90,7 @@ class FullyShardedState(StateLowering):
         self.reduced: dict[int, Ends] = {stage: {} for stage in range(self.strategy.pp)}
         self.native = DTYPE_BYTES[self.plan.workload.dtype]
 
+    @override
     @classmethod
     def request_families(cls, plan: Plan) -> None:
         groups = plan.layout.groups("cp", "dp")
@@ -90,10 +102,15 @@ class FullyShardedState(StateLowering):
         """Algorithm of gathers and scatters."""
         return "ring" if plan.strategy.collective == "auto" else plan.strategy.collective
 
+    @override
+    def repeats(self, kind: str, micro_batch: int) -> bool:
+        return False  # a gather waits for computations further back than the block's entry
+
     def _unit(self, virtual: int, layer: int) -> list[int]:
         block = self.layers[layer].block
         return [index for index in self.plan.chunks[virtual] if self.layers[index].block == block]
 
+    @override
     def before_layer(
         self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends, *, backward: bool
     ) -> Ends:
@@ -120,6 +137,7 @@ class FullyShardedState(StateLowering):
                 self.first_gathers[stage].setdefault(index, []).extend(t for t in tasks if isinstance(t, int))
         return {index: [*ends.get(index, []), *gathered[index]] for index in classes}
 
+    @override
     def after_backward(
         self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends
     ) -> None:
@@ -137,6 +155,7 @@ class FullyShardedState(StateLowering):
         for index, tasks in done.items():
             self.reduced[stage].setdefault(index, []).extend(tasks)
 
+    @override
     def finish_step(self, step: int) -> None:
         ready = {
             stage: {
@@ -152,6 +171,7 @@ class FullyShardedState(StateLowering):
             for stage in range(self.strategy.pp)
         }
 
+    @override
     def finish(self) -> None:
         for stage in range(self.strategy.pp):
             for index, task in self.boundary(stage, self.updated[stage]).items():

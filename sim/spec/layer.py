@@ -1,0 +1,98 @@
+"""Layers and their operations, per sample, before any parallelism is applied."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sim.spec.base import Spec
+
+TensorSplit = Literal["none", "column", "row", "heads", "vocabulary"]
+
+
+class Gemm(Spec):
+    """Matrix product of (rows x k) by (k x n), ``batch`` times; rows scale with the micro-batch."""
+
+    op: Literal["gemm"] = "gemm"
+    rows: float = Field(gt=0, description="rows per sample (tokens per sample, or 1 for a classifier)")
+    n: float = Field(gt=0, description="output columns; divided by tp when `split` is column, heads or vocabulary")
+    k: float = Field(gt=0, description="inner dimension; divided by tp when `split` is row")
+    batch: float = Field(1, gt=0, description="independent products per sample, each with its own weights")
+    split: TensorSplit = "none"
+    expert: bool = Field(False, description="weights belong to one expert; rows are spread over experts")
+
+
+class Convolution(Spec):
+    """2-D convolution; ``out_height * out_width`` output pixels per sample."""
+
+    op: Literal["conv"] = "conv"
+    in_channels: int = Field(ge=1)
+    out_channels: int = Field(ge=1)
+    kernel: tuple[int, int]
+    out_height: int = Field(ge=1)
+    out_width: int = Field(ge=1)
+    stride: int = Field(1, ge=1)
+    groups: int = Field(1, ge=1)
+
+
+class Attention(Spec):
+    """Scaled dot-product attention core: scores, softmax, weighted values; no projections."""
+
+    op: Literal["attention"] = "attention"
+    query_length: int = Field(ge=1)
+    key_length: int = Field(ge=1)
+    heads: int = Field(ge=1)
+    kv_heads: int = Field(ge=1)
+    head_dim: int = Field(ge=1)
+    causal: bool = False
+    flash: bool = Field(False, description="fused kernel: the score matrix is never written to memory")
+    dropout: bool = Field(False, description="dropout on the attention probabilities: one more pass over them")
+
+
+class MemoryBound(Spec):
+    """Element-wise, normalisation, pooling, softmax...: time is bytes over memory bandwidth."""
+
+    op: Literal["memory"] = "memory"
+    elements: float = Field(ge=0, description="elements read plus written per sample in the forward pass")
+    backward_elements: float | None = Field(
+        None, ge=0, description="the same in the backward pass; 1.5 times `elements` if absent"
+    )
+    split: Literal["none", "tensor", "sequence"] = Field(
+        "none", description="tensor: divided by tp; sequence: divided by tp only under sequence parallelism"
+    )
+
+
+class Embedding(Spec):
+    """Table look-up: ``rows`` rows of ``width`` elements read per sample."""
+
+    op: Literal["embedding"] = "embedding"
+    rows: float = Field(gt=0)
+    width: float = Field(gt=0)
+
+
+Op = Annotated[Gemm | Convolution | Attention | MemoryBound | Embedding, Field(discriminator="op")]
+
+
+class Layer(Spec):
+    """One step of the layer chain. All element counts are per sample and unsharded."""
+
+    name: str
+    kind: str = Field(description="conv, linear, norm, pool, embedding, attention, mlp, moe, head")
+    block: int = Field(ge=0, description="pipeline stages are cut only between blocks; non-decreasing along the chain")
+    ops: tuple[Op, ...] = ()
+    parameters: float = Field(0, ge=0, description="trainable parameters shared by all experts; unsharded")
+    tensor_parameters: float = Field(0, ge=0, description="part of `parameters` that tensor parallelism divides")
+    expert_parameters: float = Field(0, ge=0, description="parameters of all experts together; divided by ep (and tp)")
+    shared_parameters: float = Field(
+        0, ge=0, description="parameters owned by an earlier layer that this one also uses (tied embedding); copied if a pipeline cut separates them"
+    )
+    tensors: tuple[float, ...] = Field((), description="sizes of the parameter tensors in forward order; sums to parameters + expert_parameters")
+    input_elements: float = Field(0, ge=0)
+    output_elements: float = Field(0, ge=0, description="activation handed to the next layer")
+    stored_elements: float = Field(0, ge=0, description="activation elements kept for backward, in units of the compute dtype")
+    stored_tensor_elements: float = Field(0, ge=0, description="part of stored_elements that tensor parallelism divides")
+    stored_selective_elements: float = Field(0, ge=0, description="part of stored_tensor_elements that selective recomputation drops (attention core)")
+    tensor_all_reduce: bool = Field(False, description="row-parallel output: one all-reduce of output_elements forward, one of input_elements backward (Megatron f and g)")
+    expert_elements: float = Field(0, ge=0, description="elements one expert all-to-all moves per sample (top_k * tokens * hidden); two forward, two backward")
+    num_experts: int = Field(0, ge=0)

@@ -1,0 +1,49 @@
+"""A workload: a chain of layers, its batch, precision and optimiser."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from sim.spec.base import Bytes, CatalogSpec, Seconds
+from sim.spec.layer import Layer
+
+DType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
+Optimizer = Literal["sgd", "momentum", "adam", "adamw", "lamb", "adagrad"]
+
+DTYPE_BYTES: dict[str, float] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+OPTIMIZER_STATES: dict[str, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "lamb": 2, "adagrad": 1}
+
+
+class Workload(CatalogSpec):
+    """What is trained. Exactly one of ``global_batch_size`` and ``batch_per_device`` is used.
+
+    ``batch_per_device`` is the batch per data-parallel replica's *device group entry*, i.e. per replica
+    (weak scaling); ``global_batch_size`` is fixed whatever the cluster (strong scaling).
+    """
+
+    layers: tuple[Layer, ...] = Field(min_length=1)
+    family: str = Field(description="cnn, transformer, moe")
+    dtype: DType = Field("fp32", description="compute precision; 16- and 8-bit imply mixed precision with fp32 master weights")
+    optimizer: Optimizer = "momentum"
+    global_batch_size: int | None = Field(None, ge=1)
+    batch_per_device: int | None = Field(None, ge=1, description="samples per model replica and step")
+    sequence_length: int | None = Field(None, ge=1, description="tokens per sample; absent for images")
+    sample_bytes: Bytes = Field(0, ge=0, description="bytes of one stored training sample")
+    input_time_per_sample: Seconds = Field(0, ge=0, description="host time to prepare one sample, hidden unless it exceeds the step")
+    num_heads: int | None = Field(None, ge=1, description="attention heads, for the tp rules")
+    num_kv_heads: int | None = Field(None, ge=1)
+    hidden: int | None = Field(None, ge=1)
+    vocabulary: int | None = Field(None, ge=1)
+    num_experts: int | None = Field(None, ge=1)
+
+    @property
+    def num_parameters(self) -> float:
+        """Trainable parameters, all experts included."""
+        return sum(layer.parameters + layer.expert_parameters for layer in self.layers)
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of pipeline-cuttable blocks."""
+        return len({layer.block for layer in self.layers})
