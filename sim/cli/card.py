@@ -52,8 +52,8 @@ def _headline(result: Result) -> list[tuple[str, str]]:
         )
         rows.append(("communication", hidden))
     if result.price_per_sample is not None:
-        price = f"${number(result.price_per_step)} per step, ${number(1e6 * result.price_per_sample)} per million samples"
-        rows.append(("price", price))
+        million = number(1e6 * result.price_per_sample)
+        rows.append(("price", f"${number(result.price_per_step)} per step, ${million} per million samples"))
     if result.energy_joules_per_step is not None:
         rows.append(("energy", f"{number(result.energy_joules_per_step)} J per step"))
     if result.staleness is not None:

@@ -36,7 +36,7 @@ def command(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Validate YAML files; messages carry file:line. Exit code 2 if any file is bad, 3 if only a strategy is."""
+    """Validate YAML files; messages carry file:line. Exit code 2 for a bad file, 3 for a bad strategy."""
     from sim.catalog import Catalog
 
     found = Catalog(existing_folders(catalog or ()))

@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "check": "Validate YAML files; messages carry file:line.",
     "run": "Simulate one training job: how fast, and why.",
     "sweep": "Simulate many; a restart continues where it stopped.",
+    "trace": "Read real traces: statistics, import, replay, export.",
     "compare": "Attribute the difference of two results to causes.",
 }
 _MODULES = {"list": "list_"}
@@ -47,6 +48,9 @@ def build_app(command: str | None) -> typer.Typer:
     app.callback(invoke_without_command=True)(_top)
     for name, text in COMMANDS.items():
         function = _load(name) if name == command else _absent
+        if isinstance(function, typer.Typer):
+            app.add_typer(function, name=name)
+            continue
         app.command(name, help=None if name == command else text, context_settings=_CONTEXT)(function)
     return app
 
@@ -65,8 +69,10 @@ def _absent() -> None:
     """Stands for a command that was not asked for."""
 
 
-def _load(name: str) -> Callable[..., Any]:
-    function: Callable[..., Any] = importlib.import_module(f"sim.cli.{_MODULES.get(name, name)}").command
+def _load(name: str) -> Callable[..., Any] | typer.Typer:
+    function: Callable[..., Any] | typer.Typer = importlib.import_module(
+        f"sim.cli.{_MODULES.get(name, name)}"
+    ).command
     return function
 
 

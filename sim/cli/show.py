@@ -121,8 +121,8 @@ def _readable(kind: str, spec: Any) -> dict[str, Any]:
     data: dict[str, Any] = spec.to_data(digits=6)
     if kind == "workload":
         layers = spec.layers
-        data["layers"] = [f"{layer.name} ({layer.kind}, {layer.parameters + layer.expert_parameters:,.0f} parameters)"
-                          for layer in layers[:40]]  # fmt: skip
+        counts = [(layer, layer.parameters + layer.expert_parameters) for layer in layers[:40]]
+        data["layers"] = [f"{layer.name} ({layer.kind}, {count:,.0f} parameters)" for layer, count in counts]
         if len(layers) > 40:
             data["layers"].append(f"... {len(layers) - 40} more (--json has all)")
     if kind == "cluster":

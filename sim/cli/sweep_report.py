@@ -104,8 +104,9 @@ def _measurements(screen: Console, runs: pd.DataFrame) -> None:
         for row in runs.to_dict("records")
     ]  # fmt: skip
     columns = [
-        ("workload", "left"), ("devices", "right"), ("batch/device", "left"), ("predicted samples/s", "right"),
-        ("measured, fastest", "right"), ("framework", "left"), ("step time error", "right"), ("slowest", "left"),
+        ("workload", "left"), ("devices", "right"), ("batch/device", "left"),
+        ("predicted samples/s", "right"), ("measured, fastest", "right"), ("framework", "left"),
+        ("step time error", "right"), ("slowest", "left"),
     ]  # fmt: skip
     screen.print(
         grid(columns, lines, title="published measurements beside the prediction (default data parallelism)")
@@ -170,7 +171,7 @@ def published(table: pd.DataFrame, path: str) -> pd.DataFrame | None:
 def write_figures(
     result: SweepResult, table: pd.DataFrame, runs: pd.DataFrame | None, folder: Path
 ) -> list[Path]:
-    """Pareto, scaling and breakdown figures and the timeline of the fastest point; a full disk is one error."""
+    """Pareto, scaling and breakdown figures and a timeline; a full disk is one error."""
     from sim import plot
 
     ok = table[table["status"] == "ok"]
@@ -182,7 +183,7 @@ def write_figures(
         if ok["num_devices"].nunique() > 1:
             beside = None if runs is None else _measured_points(runs)
             written.append(plot.scaling(ok, measured=beside).save(folder / "scaling.png"))
-        written.append(plot.breakdown(_fastest(ok)).save(folder / "breakdown.png"))
+        written.append(plot.breakdown(_spread(ok)).save(folder / "breakdown.png"))
         written += _timeline(result, ok, folder)
     except OSError as error:
         raise InputError("--out", f"be writable ({(error.strerror or str(error)).lower()})", folder) from None
@@ -196,16 +197,21 @@ def _measured_points(runs: pd.DataFrame) -> pd.DataFrame:
     return points.assign(series="fastest framework")
 
 
-def _fastest(ok: pd.DataFrame) -> pd.DataFrame:
-    """The fastest strategies of each workload at its largest size, labelled."""
-    largest = ok[ok["num_devices"] == ok.groupby("workload")["num_devices"].transform("max")]
-    order = (
-        largest.sort_values(["workload", "step_time_s"], kind="stable")
-        .groupby("workload", sort=False)
-        .head(4)
-    )
-    names = order["workload"].astype(str) + ": " + order["strategy"].astype(str)
-    return order.assign(strategy=names)
+def _spread(ok: pd.DataFrame, count: int = 5) -> pd.DataFrame:
+    """Strategies of each workload at its largest size, from the fastest to the slowest, labelled."""
+    import pandas as pd
+
+    parts = []
+    for workload in dict.fromkeys(ok["workload"]):
+        rows = ok[ok["workload"] == workload]
+        rows = rows[rows["num_devices"] == rows["num_devices"].max()].sort_values(
+            "step_time_s", kind="stable"
+        )
+        wanted = sorted({round(i * (len(rows) - 1) / (count - 1)) for i in range(count)})
+        part = rows.iloc[wanted]
+        parts.append(part.assign(strategy=f"{workload}: " + part["strategy"].astype(str)))
+    joined: pd.DataFrame = pd.concat(parts)
+    return joined
 
 
 def _timeline(result: SweepResult, ok: pd.DataFrame, folder: Path) -> list[Path]:

@@ -102,7 +102,7 @@ def timeline(
 
 def _rows(results: Any, key: str, parts: Sequence[str]) -> list[tuple[str, dict[str, float]]]:
     if hasattr(results, "columns") and parts:
-        names = results["strategy"] if "strategy" in results else results.index
+        names = results.get("strategy", results.index)
         values = results[list(parts)].fillna(0.0).to_dict("records")
         return [
             (str(name), {k: float(v) for k, v in row.items()})

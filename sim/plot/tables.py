@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_MAX_NAMES = 5
+
+
 def pareto_front(table: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
     """Rows that no other row beats in both columns, ordered by ``x``."""
     rows = table[table[x].notna() & table[y].notna()]
@@ -56,7 +59,7 @@ def pareto(
     if by is None and "workload" in rows and rows["workload"].nunique() > 1:
         by = "workload"
     groups = list(dict.fromkeys(rows[by])) if by else [""]
-    chart, first = new_chart(6.4 if len(groups) == 1 else 4.6 * len(groups), 4.6)
+    chart, first = new_chart(6.4 if len(groups) == 1 else 4.8 * len(groups), 5.2)
     chart.delaxes(first)
     for position, group in enumerate(groups):
         axes = chart.add_subplot(1, len(groups), position + 1)
@@ -78,19 +81,22 @@ def _pareto_panel(axes: object, rows: pd.DataFrame, x: str, y: str, names: str) 
     styles = group_styles(sorted(set(groups)))
     xs, x_label = scaled(x, rows[x])
     ys, _ = scaled(y, rows[y])
-    front = pareto_front(rows.assign(_x=xs, _y=ys, **{x: rows[x], y: rows[y]}), x, y)
+    front = pareto_front(rows.assign(_x=xs, _y=ys), x, y)
     for group, (color, marker) in styles.items():
         mask = (groups == group).to_numpy()
         text = f"{group} device{'' if group == 1 else 's'}" if groups.name == "num_devices" else None
         axes.scatter(
             np.array(xs)[mask], np.array(ys)[mask], s=22, c=color, marker=marker, alpha=0.75, lw=0, label=text
         )
-    axes.plot(front["_x"], front["_y"], color=INK, lw=1.2, marker="o", ms=6, mfc="none", label="Pareto front")
-    for _, row in _spread(front, 5).iterrows():
+    axes.plot(front["_x"], front["_y"], color=INK, lw=1.2, marker="o", ms=7, mfc="none", label="Pareto front")
+    for number, (_, row) in enumerate(_spread(front, _MAX_NAMES).iterrows(), start=1):
         at = (row["_x"], row["_y"])
-        axes.annotate(str(row[names]), at, xytext=(5, -9), textcoords="offset points", fontsize=7, color=INK)
+        axes.annotate(str(number), at, xytext=(4, 5), textcoords="offset points", fontsize=8, color=INK)
+        axes.plot([], [], " ", label=f"{number}  {row[names]}")
     axes.set_xlabel(x_label)
-    axes.legend(fontsize=7, frameon=False)
+    axes.set_ylim(0, None)
+    axes.margins(x=0.12)
+    axes.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
 
 def _spread(front: pd.DataFrame, count: int) -> pd.DataFrame:

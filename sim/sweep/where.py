@@ -110,20 +110,26 @@ class Where:
     @property
     def columns(self) -> frozenset[str]:
         """Words of the expression that may be column names."""
-        return frozenset(_words(self._root))
+        return frozenset(o.text for part in _comparisons(self._root) for o in part if o.kind == "column")
 
     def check(self, columns: Collection[str]) -> None:
-        """Refuse a comparison that names no column of a table, with the nearest name."""
-        for words in _comparison_words(self._root):
+        """Refuse a comparison that names no column of a table, or whose numbers do not fit its unit."""
+        for operands in _comparisons(self._root):
+            words = [operand.text for operand in operands if operand.kind == "column"]
             if not any(word in columns for word in words):
                 word = words[0] if words else self.text
                 close = difflib.get_close_matches(word, list(columns), 1, 0.4)
                 hint = f"Try {close[0]}." if close else "`clusterloom sweep --help` lists the columns."
                 raise InputError(self._field, "name a column of the table", word, hint=hint)
+            column = next(word for word in words if word in columns)
+            for operand in operands:
+                if operand.kind == "number":
+                    _value(operand, {}, column_dimension(column), self._field)
 
     def decidable_by(self, columns: Collection[str]) -> bool:
         """Whether these columns suffice to decide."""
-        known = all(any(word in columns for word in words) for words in _comparison_words(self._root))
+        words = [[o.text for o in operands if o.kind == "column"] for operands in _comparisons(self._root)]
+        known = all(any(word in columns for word in group) for group in words)
         return known and not any(word in RESULT_COLUMNS and word not in columns for word in self.columns)
 
     def matches(self, row: Row) -> bool:
@@ -232,16 +238,11 @@ class _Parser:
         raise self.error(f"have a column or a value where {text!r} stands")
 
 
-def _words(node: Any) -> list[str]:
-    return [word for words in _comparison_words(node) for word in words]
-
-
-def _comparison_words(node: Any) -> list[list[str]]:
-    """Words of each comparison; at least one of them must be a column."""
+def _comparisons(node: Any) -> list[tuple[_Operand, ...]]:
+    """Operands of each comparison; at least one of them must be a column."""
     if isinstance(node, _Combination):
-        return [words for part in node.parts for words in _comparison_words(part)]
-    operands = (node.operand,) if isinstance(node, _Membership) else node.operands
-    return [[operand.text for operand in operands if operand.kind == "column"]]
+        return [operands for part in node.parts for operands in _comparisons(part)]
+    return [(node.operand, *node.choices) if isinstance(node, _Membership) else node.operands]
 
 
 def _evaluate(node: Any, row: Row, field: str) -> bool:

@@ -1,0 +1,130 @@
+"""From a sweep to points: products, bundles, filters, identities, bad points."""
+
+from __future__ import annotations
+
+import pytest
+
+import sim
+from sim import yamlio
+from sim.errors import InputError
+from sim.spec import Sweep
+from sim.sweep.plan import plan_axes, plan_sweep
+
+BASE = {"workload": "bert-base", "cluster": "v100-dlperf"}
+
+
+def sweep_of(text: str) -> Sweep:
+    return yamlio.validate(Sweep, yamlio.loads("schema: 1\nname: test\n" + text))
+
+
+def test_axes_multiply_and_bundles_move_together():
+    axes = {
+        "strategy.tp": [1, 2, 4],
+        "size": [
+            {"cluster.num_hosts": 1, "strategy.dp": 2},
+            {"cluster.num_hosts": 2, "strategy.dp": 4},
+        ],
+    }
+    plan = plan_axes(BASE, axes)
+    assert len(plan.points) == 6
+    seen = {
+        (p.parameters["strategy.tp"], p.parameters["num_hosts"], p.parameters["strategy.dp"])
+        for p in plan.points
+    }
+    assert seen == {(tp, hosts, 2 * hosts) for tp in (1, 2, 4) for hosts in (1, 2)}
+
+
+def test_workloads_clusters_and_presets_can_be_axes():
+    axes = {
+        "workload": ["resnet50", "bert-base"],
+        "cluster": ["v100-dlperf", "dgx-1"],
+        "strategy": ["pytorch_ddp", "ps_ssp", {"collective": "tree"}],
+    }
+    plan = plan_axes({}, axes)
+    assert len(plan.points) == 12
+    labels = {point.parameters["strategy"] for point in plan.points}
+    assert labels == {"pytorch_ddp", "ps_ssp", "all-reduce tree, 25 MiB"}
+
+
+def test_specs_serve_as_well_as_names():
+    cluster = sim.cluster("v100-dlperf", num_hosts=2)
+    by_spec = plan_axes({"workload": sim.workload("bert-base"), "cluster": cluster}, {"strategy.tp": [1, 2]})
+    by_name = plan_axes({**BASE, "cluster.num_hosts": 2}, {"strategy.tp": [1, 2]})
+    assert [p.key for p in by_spec.points] == [p.key for p in by_name.points]
+
+
+def test_units_in_values():
+    plan = plan_axes(BASE, {"strategy.bucket_size": ["25MiB", "100MiB"]})
+    assert [p.parameters["strategy.bucket_size"] for p in plan.points] == [25 * 2**20, 100 * 2**20]
+
+
+def test_a_condition_on_parameters_leaves_points_out_before_they_run():
+    plan = plan_axes(BASE, {"strategy.tp": [1, 2, 4, 8]}, where="strategy.tp<4")
+    assert [p.parameters["strategy.tp"] for p in plan.points] == [1, 2]
+    assert plan.excluded == 2
+
+
+def test_a_condition_on_results_waits_for_them():
+    plan = plan_axes(BASE, {"strategy.tp": [1, 2, 4, 8]}, where="peak_memory_bytes<1GB")
+    assert len(plan.points) == 4
+
+
+def test_equal_points_are_computed_once():
+    plan = plan_axes(BASE, {"strategy.tp": [2, 2, 4]})
+    assert len(plan.points) == 2
+
+
+def test_keys_differ_where_scenarios_do_and_only_there():
+    points = plan_axes(BASE, {"strategy.tp": [1, 2], "seed": [0, 1]}).points
+    assert len({p.key for p in points}) == 4
+    again = plan_axes(BASE, {"seed": [1], "strategy.tp": [2]}).points
+    assert again[0].key == points[3].key
+
+
+def test_one_bad_point_is_a_row_with_its_reason():
+    plan = plan_axes(BASE, {"strategy.tp": [0, 1]})
+    assert [bool(p.error) for p in plan.points] == [True, False]
+    assert "strategy.tp: must be at least 1" in plan.points[0].error["message"]
+    assert plan.points[0].parameters["strategy.tp"] == 0
+
+
+@pytest.mark.parametrize(
+    "axes", [{"strategy.tpp": [1, 2]}, {"workload": ["resnet5"]}, {"strategy.tp": []}, {"strategy.tp": "12"}]
+)
+def test_a_sweep_without_any_good_point_is_an_input_error(axes: dict[str, object]):
+    with pytest.raises(InputError):
+        plan_axes(BASE, axes)
+
+
+def test_sweep_files_expand_with_their_grids():
+    sweep = sweep_of(
+        "workload: resnet50\ncluster: v100-dlperf\n"
+        "axes: {workload.batch_per_device: [64, 128]}\n"
+        "grids:\n  - axes: {strategy.dp: [8, 16]}\n"
+        "  - {set: {strategy.state: zero1}, axes: {strategy.dp: [8]}}\n"
+    )
+    plan = plan_sweep(sweep)
+    assert len(plan.points) == 6
+    assert plan.points[0].parameters["workload.batch_per_device"] == 64
+
+
+def test_set_fixes_a_field_in_all_points():
+    sweep = sweep_of("workload: resnet50\ncluster: v100-dlperf\naxes: {strategy.dp: [8, 16]}\n")
+    plan = plan_sweep(sweep, overrides={"strategy.dp": 32})
+    assert [p.parameters["strategy.dp"] for p in plan.points] == [32]
+
+
+def test_the_demo_has_enough_ways_of_training(catalog):
+    from sim.taxonomy import check
+
+    plan = plan_sweep(catalog.sweep("demo"))
+    valid: dict[tuple[str, int], int] = {}
+    for point in plan.points:
+        scenario = plan.context.scenario(point.overrides)
+        if not check(scenario.strategy, scenario.workload, scenario.cluster):
+            key = (scenario.workload.name, int(point.parameters["strategy.dp"]))
+            valid[key] = valid.get(key, 0) + 1
+    assert sum(valid.values()) >= 300
+    for workload in ("resnet50", "vgg16", "bert-base"):
+        assert valid[workload, 1] == 1
+        assert valid[workload, 32] >= 60
