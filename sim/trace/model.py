@@ -48,7 +48,7 @@ class Collective:
     ----------
     kind : str
         ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``, ``reduce``,
-        ``gather``, ``scatter``, ``send``, ``recv``, ``send_recv``, ``push_pull``, ``barrier`` or ``unknown``.
+        ``gather``, ``scatter``, ``send``, ``recv``, ``send_recv``, ``push_pull``, ``push``, ``pull``, ``barrier`` or ``unknown``.
     size_bytes : float or None
         In the meaning of nccl-tests: all-gather the gathered result, reduce-scatter the full input,
         otherwise the buffer of one rank.
@@ -208,6 +208,8 @@ _KIND_WORDS: tuple[tuple[str, str], ...] = (
     ("broadcast", "broadcast"),
     ("barrier", "barrier"),
     ("pushpull", "push_pull"),
+    ("pull", "pull"),
+    ("push", "push"),
     ("scatter", "scatter"),
     ("gather", "gather"),
     ("reduce", "reduce"),

@@ -148,7 +148,7 @@ class ChromeEvents:
             if key not in self.step_keys:
                 self.step_keys.add(key)
                 self.steps.append(Step(name, start * 1e-6, (start + duration) * 1e-6))
-        annotation = name.startswith(("nccl:", "gloo:", "c10d:", "mpi:", "hccl:", "ucc:", "xccl:"))
+        annotation = name.startswith(("nccl:", "gloo:", "mpi:", "hccl:", "ucc:", "xccl:"))
         comms = name == "record_param_comms"
         if not (comms or annotation or self.host):
             return
