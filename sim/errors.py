@@ -43,13 +43,15 @@ class InputError(ClusterloomError):
         return " ".join(parts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_input_error, (type(self), self.field, self.must, self.got, self.hint, self.where)
+        return _rebuild, (type(self), self.__dict__.copy())
 
 
-def _rebuild_input_error(
-    kind: type[InputError], field: str, must: str, got: object, hint: str, where: str
-) -> InputError:
-    return kind(field, must, got, hint=hint, where=where)
+def _rebuild(kind: type[InputError], state: dict[str, object]) -> InputError:
+    """Unpickle an error with everything that was set on it (workers of a sweep send errors back)."""
+    error = kind.__new__(kind)
+    error.__dict__.update(state)
+    error.args = (error.field, error.must, error.got)
+    return error
 
 
 class InvalidStrategyError(InputError):
