@@ -126,8 +126,6 @@ def _json(member: Member, issues: Issues, *, host: bool) -> tuple[str, list[Rank
             keys = ", ".join(str(key)[:20] for key in list(stream.header)[:5])
             raise InputError("file", f"hold one of {', '.join(_ARRAYS)}", keys or "nothing", where=member.label)
     ranks = chrome.read(stream, member.label, issues, host=host)
-    if not any(rank.num_events for rank in ranks) and issues.counts["truncated_file"]:
-        raise InputError("file", "hold readable trace events", "broken JSON", where=member.label)
     return (ranks[0].format if ranks else "chrome-timeline"), ranks
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sim.errors import InputError
 from sim.trace.issues import Issues
 from sim.trace.model import COMPUTE, MEMORY, RankTrace, Step
 from sim.trace.readers.columns import Clock, Columns, Names, integer
@@ -235,4 +236,6 @@ def read(stream: JsonStream, label: str, issues: Issues, *, host: bool = False) 
     events.read(stream)
     if events.kineto or {"distributedInfo", "deviceProperties", "schemaVersion"} & set(stream.header):
         return [kineto.build(events, stream.header, label)]
+    if not any(key not in ("no phase", "ph M") for key in events.counts):
+        raise InputError("file", "hold trace events (objects with ph, ts, name)", "none", where=label)
     return timelines.build(events, label)

@@ -98,12 +98,17 @@ class _Counted(io.RawIOBase):
 def guarded_read(source: BinaryIO, size: int, issues: Issues) -> bytes:
     """Read once; damage of the container is counted and ends the data."""
     try:
-        return source.read(size)
+        # One read of the layer below: a longer one would lose what it had when the damage is met.
+        return bytes(source.read1(size)) if hasattr(source, "read1") else source.read(size)
     except EOFError:
         issues.add("truncated_container")
     except _DAMAGE as error:
         truncated = "end of" in str(error) or "truncated" in str(error)
         issues.add("truncated_container" if truncated else "corrupt_container")
+    except OSError as error:
+        if error.errno is not None:  # the disk's, not the decompressor's
+            raise
+        issues.add("corrupt_container")
     return b""
 
 

@@ -96,6 +96,10 @@ class JsonStream:
             self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
             return self._decode.decode(state + data, final=not data)
 
+    def _truncated(self) -> None:
+        if not self._issues.counts["truncated_file"]:
+            self._issues.add("truncated_file")
+
     def _drop(self, count: int) -> None:
         self._text = self._text[count:]
 
@@ -129,11 +133,11 @@ class JsonStream:
                 continue
             if character != '"':
                 if character != "}":
-                    self._issues.add("truncated_file")
+                    self._truncated()
                 return False
             name = self._value()
             if name is None or self._peek() != ":":
-                self._issues.add("truncated_file")
+                self._truncated()
                 return False
             self._drop(1)
             if name in self._arrays and self._peek() == "[":
@@ -199,7 +203,7 @@ class JsonStream:
             at = _end(_SPACE, self._text, at)
             if at >= len(self._text):
                 if not self._fill(len(self._text) + self._block):
-                    self._issues.add("truncated_file")
+                    self._truncated()
                     self._text = ""
                     return entries, True
                 continue
@@ -218,7 +222,7 @@ class JsonStream:
                 found = _BETWEEN.search(self._text, at + 1)
                 if found is None:
                     # Nothing that could start another entry: the file broke off inside this one.
-                    self._issues.add("truncated_file")
+                    self._truncated()
                     self._text = ""
                     return entries, True
                 self._issues.add("malformed_event")
