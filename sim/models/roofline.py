@@ -83,7 +83,7 @@ def roof(device: Device, dtype: str, calibration: Calibration) -> Roof:
     peak = device.peak(dtype)
     fp32 = device.peak_flops.get("fp32")
     matrix_unit = fp32 is None or peak > VECTOR_UNIT_RATIO * fp32
-    eight_bit = DTYPE_BYTES[dtype] == 1
+    eight_bit = DTYPE_BYTES[dtype] <= 1
     unit = "eight_bit" if eight_bit else "matrix" if matrix_unit else "vector"
     wide_peak = device.peak("bf16") if eight_bit and "bf16" in device.peak_flops else peak
     return Roof(

@@ -16,7 +16,7 @@ class Device(CatalogSpec):
     kind: Literal["gpu", "tpu", "cpu"]
     peak_flops: dict[str, FlopsPerSecond] = Field(
         min_length=1,
-        description="dense peak per compute type: fp32 tf32 fp16 bf16 fp8 int8; matrix units where present",
+        description="dense peak per compute type: fp32 tf32 fp16 bf16 fp8 fp4 int8; matrix units where present",
     )
     memory_bytes: Bytes = Field(
         gt=0, description="memory a framework can allocate from, as the datasheet states it"
@@ -43,7 +43,7 @@ class Device(CatalogSpec):
         """Peak FLOP/s for ``dtype``.
 
         A type without units of its own runs as the narrowest wider type that the device has: tf32 as
-        fp32, bf16 as fp32 (Pascal, Volta and Turing convert), fp16 as fp32, fp8 and int8 as fp16.
+        fp32, bf16 as fp32 (Pascal, Volta and Turing convert), fp16 as fp32, fp4 as fp8, fp8 and int8 as fp16.
         """
         for candidate in _FALLBACK[dtype]:
             if candidate in self.peak_flops:
@@ -57,5 +57,6 @@ _FALLBACK: dict[str, tuple[str, ...]] = {
     "fp16": ("fp16", "bf16", "fp32"),
     "bf16": ("bf16", "fp32"),
     "fp8": ("fp8", "bf16", "fp16", "fp32"),
+    "fp4": ("fp4", "fp8", "bf16", "fp16", "fp32"),
     "int8": ("int8", "fp16", "bf16", "fp32"),
 }

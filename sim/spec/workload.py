@@ -9,10 +9,10 @@ from pydantic import Field
 from sim.spec.base import Bytes, CatalogSpec, Seconds
 from sim.spec.layer import Layer
 
-DType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
+DType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"]
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "lamb", "adagrad"]
 
-DTYPE_BYTES: dict[str, float] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+DTYPE_BYTES: dict[str, float] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "fp4": 0.5, "int8": 1}
 OPTIMIZER_STATES: dict[str, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "lamb": 2, "adagrad": 1}
 
 
