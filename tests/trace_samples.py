@@ -12,7 +12,9 @@ from typing import Any
 BASE_TS = 1_700_000_000_000_000
 
 
-def kernel(name: str, ts: Any, dur: Any, *, stream: int = 7, correlation: int = 1, **args: Any) -> dict[str, Any]:
+def kernel(
+    name: str, ts: Any, dur: Any, *, stream: int = 7, correlation: int = 1, **args: Any
+) -> dict[str, Any]:
     return {
         "ph": "X",
         "cat": "kernel",
@@ -39,7 +41,9 @@ def launch(ts: Any, *, correlation: int = 1, thread: int = 11, dur: int = 3) -> 
     }
 
 
-def operator(name: str, ts: Any, dur: Any, *, cat: str = "cpu_op", thread: int = 11, **args: Any) -> dict[str, Any]:
+def operator(
+    name: str, ts: Any, dur: Any, *, cat: str = "cpu_op", thread: int = 11, **args: Any
+) -> dict[str, Any]:
     return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": thread, "ts": ts, "dur": dur, "args": args}
 
 
@@ -47,7 +51,9 @@ def step(number: int, ts: int, dur: int, cat: str = "user_annotation") -> dict[s
     return operator(f"ProfilerStep#{number}", ts, dur, cat=cat)
 
 
-def kineto(events: list[Any], *, rank: int | None = 0, world: int | None = 2, **header: Any) -> dict[str, Any]:
+def kineto(
+    events: list[Any], *, rank: int | None = 0, world: int | None = 2, **header: Any
+) -> dict[str, Any]:
     info: dict[str, Any] = {"backend": "nccl"}
     if rank is not None:
         info["rank"] = rank

@@ -18,7 +18,10 @@ command = typer.Typer(
 )
 
 Files = Annotated[
-    list[str], typer.Argument(metavar="FILE...", help="Trace files, archives or folders; all ranks of one job together.")
+    list[str],
+    typer.Argument(
+        metavar="FILE...", help="Trace files, archives or folders; all ranks of one job together."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON in SI units.")]
 

@@ -38,7 +38,9 @@ def detect(head: bytes, label: str) -> str:
     text = head.decode("utf-8-sig", "ignore").lstrip() if b"\0" not in head[:4096] else ""
     found = _text_format(text) or _binary_format(head, label)
     if found is None:
-        names = "Kineto, execution trace, Chakra, Nsight, XPlane, tensor timeline, AICB, SimAI, op table or GOAL"
+        names = (
+            "Kineto, execution trace, Chakra, Nsight, XPlane, tensor timeline, AICB, SimAI, op table or GOAL"
+        )
         raise InputError("file", f"be a trace ({names})", _shown(text or head.decode("latin-1")), where=label)
     return found
 
@@ -46,11 +48,17 @@ def detect(head: bytes, label: str) -> str:
 def _text_format(text: str) -> str | None:
     if text[:1] in ("{", "["):
         return "aicb-csv" if re.match(r"\[rank\d+ ~ rank\d+\]", text) else "json"
-    lines = [line for line in text.split("\n", 40)[:40] if line.strip() and not line.lstrip().startswith("//")]
+    lines = [
+        line for line in text.split("\n", 40)[:40] if line.strip() and not line.lstrip().startswith("//")
+    ]
     first = lines[0] if lines else ""
     if re.match(r"\s*num_ranks\s+\d+", first):
         return "goal"
-    if len(lines) > 1 and re.match(r"(HYBRID|DATA|MODEL|DLRM|TRANSFORMER|MICRO)\w*\b", first) and lines[1].strip().isdigit():
+    if (
+        len(lines) > 1
+        and re.match(r"(HYBRID|DATA|MODEL|DLRM|TRANSFORMER|MICRO)\w*\b", first)
+        and lines[1].strip().isdigit()
+    ):
         return "simai-text"
     for line in lines[:12]:
         cells = [cell.strip().strip('"') for cell in line.split(",")]
@@ -58,7 +66,9 @@ def _text_format(text: str) -> str | None:
             return "aicb-csv"
         if {"Name", "Event Type", "Timestamp (ns)"} <= set(cells):
             return "nsys-csv"
-        starts = any(cell.startswith("Start") for cell in cells) and any(c.startswith("Duration") for c in cells)
+        starts = any(cell.startswith("Start") for cell in cells) and any(
+            c.startswith("Duration") for c in cells
+        )
         if starts and "Name" in cells:
             return "nsys-csv"
     if text and _SETTINGS.match(text):
@@ -82,7 +92,9 @@ def _is_chakra(head: bytes) -> bool:
         if any(number not in (1, 2) or kind != wire.BYTES for number, kind, _ in first):
             return False
         second = list(wire.fields(next(stream)))
-        return bool(second) and all(1 <= number <= 10 for number, _, _ in second) and second[0][1] == wire.VARINT
+        return (
+            bool(second) and all(1 <= number <= 10 for number, _, _ in second) and second[0][1] == wire.VARINT
+        )
     except StopIteration:
         return bool(first) and len(head) < 4096 if "first" in locals() else False
     except wire.WireError:

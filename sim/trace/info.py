@@ -6,9 +6,18 @@ from collections import defaultdict
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from sim.analysis.intervals import occupancy
-from sim.trace.model import COMMUNICATION, COMPUTE, KINDS, MEMORY, Collective, FloatArray, ProcessGroup, RankTrace, Trace
+from sim.trace.model import (
+    COMMUNICATION,
+    COMPUTE,
+    MEMORY,
+    Collective,
+    FloatArray,
+    ProcessGroup,
+    RankTrace,
+    Trace,
+)
 
 SCHEMA = 1
 
@@ -36,10 +45,9 @@ def rank_info(rank: RankTrace) -> dict[str, Any]:
     spans = rank.timeline
     kind, start, end = spans.integer("kind"), spans["start"], spans["end"]
     length = end - start
-    table = occupancy(np.zeros(len(kind), np.int64), kind, start, end, 1, len(KINDS))[0]
-    masks = np.arange(len(table))
-    compute, communication = (masks >> COMPUTE) & 1 == 1, (masks >> COMMUNICATION) & 1 == 1
-    worked = (masks & ~(1 << MEMORY)) > 0  # copies run beside kernels; a device that only copies is idle
+    compute_s = union_length(start, end, kind == COMPUTE)
+    moved = (kind == COMPUTE) | (kind == COMMUNICATION)
+    worked = kind != MEMORY  # copies run beside kernels; a device that only copies is idle
     span = float(end.max() - start.min()) if len(start) else 0.0
     return {
         "file": rank.label,
@@ -56,10 +64,10 @@ def rank_info(rank: RankTrace) -> dict[str, Any]:
         "compute_sum_s": _sum(length, kind == COMPUTE),
         "comm_sum_s": _sum(length, kind == COMMUNICATION),
         "memory_sum_s": _sum(length, kind == MEMORY),
-        "compute_s": float(table[compute].sum()),
-        "comm_s": float(table[communication].sum()),
-        "exposed_comm_s": float(table[communication & ~compute].sum()),
-        "idle_s": max(span - float(table[worked].sum()), 0.0),
+        "compute_s": compute_s,
+        "comm_s": union_length(start, end, kind == COMMUNICATION),
+        "exposed_comm_s": max(union_length(start, end, moved) - compute_s, 0.0),
+        "idle_s": max(span - union_length(start, end, worked), 0.0),
         "span_s": span,
         "steps": [{"name": s.name, "duration_s": _finite(s.duration)} for s in rank.steps],
         "collectives": _collectives(rank.collectives),
@@ -67,6 +75,17 @@ def rank_info(rank: RankTrace) -> dict[str, Any]:
         "categories": rank.categories,
         "warnings": rank.issues.to_json(),
     }
+
+
+def union_length(start: FloatArray, end: FloatArray, rows: npt.NDArray[np.bool_]) -> float:
+    """Seconds covered by at least one of the picked spans."""
+    order = np.argsort(start[rows], kind="stable")
+    begin, finish = start[rows][order], end[rows][order]
+    if not len(begin):
+        return 0.0
+    reached = np.maximum.accumulate(finish)
+    uncovered = np.maximum(begin[1:] - reached[:-1], 0.0).sum()
+    return float(reached[-1] - begin[0] - uncovered)
 
 
 def _sum(length: FloatArray, rows: Any) -> float:
@@ -139,6 +158,10 @@ def job_steps(trace: Trace) -> list[dict[str, Any]]:
             for step in rank.steps:
                 shared[(rank.label, step.name)].append(step)
     return [
-        {"name": name, "duration_s": max(s.end for s in steps) - min(s.start for s in steps), "ranks": len(steps)}
+        {
+            "name": name,
+            "duration_s": max(s.end for s in steps) - min(s.start for s in steps),
+            "ranks": len(steps),
+        }
         for (_, name), steps in shared.items()
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -173,7 +174,7 @@ def timeline(
     """A measured timeline of one rank; ``posted`` is the local launch, ``step`` -1 where unknown."""
     count = len(start)
     begin = np.asarray(start, np.float64)
-    columns: dict[str, npt.ArrayLike] = {
+    columns: dict[str, Any] = {
         "start": begin,
         "end": np.asarray(end, np.float64),
         "posted": begin if posted is None else posted,
@@ -188,7 +189,14 @@ def timeline(
     }
     built = Timeline.build(names=tuple(names), devices=(device,), streams=tuple(streams), **columns)
     return Timeline(
-        built.columns, built.names, built.devices, built.streams, built.causes, KINDS, built.window, built.metadata
+        built.columns,
+        built.names,
+        built.devices,
+        built.streams,
+        built.causes,
+        KINDS,
+        built.window,
+        built.metadata,
     )
 
 
@@ -242,7 +250,9 @@ def element_bytes(dtype: str) -> int | None:
     return _ELEMENT_BYTES.get(re.sub(r"[^a-z0-9]", "", dtype.lower()))
 
 
-def nccl_size(kind: str, input_bytes: float | None, output_bytes: float | None, group_size: int | None) -> float | None:
+def nccl_size(
+    kind: str, input_bytes: float | None, output_bytes: float | None, group_size: int | None
+) -> float | None:
     """Size in the meaning of nccl-tests from the bytes a rank puts in and gets out.
 
     All-gather: the gathered result; everything else: the input (scatter: the output times the ranks).

@@ -124,7 +124,9 @@ def _json(member: Member, issues: Issues, *, host: bool) -> tuple[str, list[Rank
             return "results", []
         if not {"distributedInfo", "deviceProperties", "schemaVersion"} & set(stream.header):
             keys = ", ".join(str(key)[:20] for key in list(stream.header)[:5])
-            raise InputError("file", f"hold one of {', '.join(_ARRAYS)}", keys or "nothing", where=member.label)
+            raise InputError(
+                "file", f"hold one of {', '.join(_ARRAYS)}", keys or "nothing", where=member.label
+            )
     ranks = chrome.read(stream, member.label, issues, host=host)
     return (ranks[0].format if ranks else "chrome-timeline"), ranks
 

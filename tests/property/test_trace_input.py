@@ -26,9 +26,30 @@ SCALARS = st.one_of(
     st.text(max_size=12),
     st.sampled_from(["kernel", "nccl", "NaN", "", "[0, 1, ...]", "12", "-3", "1e400"]),
 )
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3), max_leaves=6)
-CATEGORIES = ["kernel", "Kernel", "cpu_op", "cuda_runtime", "gpu_memcpy", "user_annotation", "Operator", "forward-compute", "x"]
-NAMES = ["record_param_comms", "nccl:all_reduce", "ncclDevKernel_AllReduce", "ProfilerStep#1", "gemm", "thread_name"]
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+CATEGORIES = [
+    "kernel",
+    "Kernel",
+    "cpu_op",
+    "cuda_runtime",
+    "gpu_memcpy",
+    "user_annotation",
+    "Operator",
+    "forward-compute",
+    "x",
+]
+NAMES = [
+    "record_param_comms",
+    "nccl:all_reduce",
+    "ncclDevKernel_AllReduce",
+    "ProfilerStep#1",
+    "gemm",
+    "thread_name",
+]
 ARGS = st.dictionaries(
     st.sampled_from(
         ["Collective name", "dtype", "In msg nelems", "Out msg nelems", "Group size", "Process Group Ranks", "stream",
@@ -53,7 +74,14 @@ HEADERS = st.fixed_dictionaries(
     {},
     optional={
         "distributedInfo": st.fixed_dictionaries(
-            {}, optional={"rank": VALUES, "world_size": VALUES, "backend": VALUES, "pg_config": VALUES, "pg_count": VALUES}
+            {},
+            optional={
+                "rank": VALUES,
+                "world_size": VALUES,
+                "backend": VALUES,
+                "pg_config": VALUES,
+                "pg_count": VALUES,
+            },
         )
         | VALUES,
         "deviceProperties": VALUES,
@@ -138,7 +166,23 @@ def test_any_nodes(nodes: list[Any], key: str, extra: Any) -> None:
     assert document is not None
 
 
-@given(st.lists(st.sampled_from(["num_ranks 2", "rank 0 {", "}", "l1: send 8b to 1 tag 0", "l2: calc 99999999999999999999", "l2 requires l1", "l1", "calc"]), max_size=12))
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "num_ranks 2",
+                "rank 0 {",
+                "}",
+                "l1: send 8b to 1 tag 0",
+                "l2: calc 99999999999999999999",
+                "l2 requires l1",
+                "l1",
+                "calc",
+            ]
+        ),
+        max_size=12,
+    )
+)
 def test_any_goal(lines: list[str]) -> None:
     _info("\n".join(["num_ranks 2", *lines]).encode(), "a.goal")
 
@@ -167,7 +211,9 @@ def test_streaming_equals_loading(entries: list[Any], block: int, indent: int | 
 
     text = json.dumps({"a": other, "traceEvents": entries, "z": other}, indent=indent, ensure_ascii=False)
     issues = Issues()
-    stream = JsonStream(io.BytesIO(text.encode("utf-8", "surrogatepass")), "x", issues, ("traceEvents",), block=block)
+    stream = JsonStream(
+        io.BytesIO(text.encode("utf-8", "surrogatepass")), "x", issues, ("traceEvents",), block=block
+    )
     found = [entry for part in stream.blocks() for entry in part]
     if not issues.counts:  # lone surrogates are no UTF-8
         assert found == entries

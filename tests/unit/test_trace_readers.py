@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.trace_samples import BASE_TS, kernel, kineto, launch, operator, step, tar_of, two_stream_rank, write
 
 from sim.errors import InputError
 from sim.trace.info import trace_info
@@ -17,6 +16,17 @@ from sim.trace.model import Trace
 from sim.trace.read import read
 from sim.trace.readers import wire
 from sim.trace.readers.json_stream import JsonStream
+from tests.trace_samples import (
+    BASE_TS,
+    kernel,
+    kineto,
+    launch,
+    operator,
+    step,
+    tar_of,
+    two_stream_rank,
+    write,
+)
 
 
 def counts(trace: Trace, rank: int = 0) -> dict[str, int]:
@@ -44,7 +54,11 @@ def test_unions_and_sums_of_one_rank(tmp_path: Path) -> None:
 
 
 def test_gpu_twin_of_a_step_is_not_a_step(tmp_path: Path) -> None:
-    events = [step(3, BASE_TS, 100), step(3, BASE_TS + 5, 90, "gpu_user_annotation"), step(4, BASE_TS + 100, 80)]
+    events = [
+        step(3, BASE_TS, 100),
+        step(3, BASE_TS + 5, 90, "gpu_user_annotation"),
+        step(4, BASE_TS + 100, 80),
+    ]
     (rank,) = info_of(write(tmp_path, kineto(events)))["ranks"]
     assert [s["name"] for s in rank["steps"]] == ["ProfilerStep#3", "ProfilerStep#4"]
 
@@ -71,7 +85,9 @@ def test_times_that_are_no_numbers_are_counted(tmp_path: Path, bad: str) -> None
 
 
 def test_text_timestamps_are_converted(tmp_path: Path) -> None:
-    trace = read([write(tmp_path, kineto([kernel("a", str(BASE_TS), "5.5"), kernel("b", f"{BASE_TS + 10}", 5)]))])
+    trace = read(
+        [write(tmp_path, kineto([kernel("a", str(BASE_TS), "5.5"), kernel("b", f"{BASE_TS + 10}", 5)]))]
+    )
     assert counts(trace)["text_timestamp"] == 3
     assert trace.ranks[0].timeline["start"] == pytest.approx([0.0, 10e-6])
     assert trace.ranks[0].timeline["end"][0] == pytest.approx(5.5e-6)
@@ -144,7 +160,10 @@ def test_end_without_a_name_closes_the_innermost(tmp_path: Path) -> None:
         {"ph": "E", "pid": 0, "tid": 1, "ts": 20},
     ]
     spans = read([write(tmp_path, events)]).ranks[0].timeline
-    lengths = {spans.names[n]: e - s for n, s, e in zip(spans.integer("name"), spans["start"], spans["end"], strict=True)}
+    lengths = {
+        spans.names[n]: e - s
+        for n, s, e in zip(spans.integer("name"), spans["start"], spans["end"], strict=True)
+    }
     assert lengths == {"outer": pytest.approx(20e-6), "inner": pytest.approx(2e-6)}
 
 
@@ -202,10 +221,15 @@ def _comm_events(generation: str) -> list[Any]:
     t = BASE_TS
     comms, annotation, on_kernel = {}, None, {}
     if generation == "a":
-        annotation = operator("nccl:_all_gather_base", t + 2, 6, cat="user_annotation", **_dims([[64, 8]], ["float"]))
+        annotation = operator(
+            "nccl:_all_gather_base", t + 2, 6, cat="user_annotation", **_dims([[64, 8]], ["float"])
+        )
     elif generation == "b":
         values = ["", "17", "('4', 'tp')", "0", "_allgather_base", "[]", "[]", "0", "1", "4"]
-        comms = {**_dims([[512], [], [], [], [], [], [], [], [], []], ["float"] + [""] * 9), "Concrete Inputs": values}
+        comms = {
+            **_dims([[512], [], [], [], [], [], [], [], [], []], ["float"] + [""] * 9),
+            "Concrete Inputs": values,
+        }
     else:
         args = {
             "Collective name": "_allgather_base",
@@ -217,8 +241,15 @@ def _comm_events(generation: str) -> list[Any]:
         }
         comms = args
         on_kernel = args if generation == "d" else {}
-    events = [operator("record_param_comms", t + 1, 9, **comms), annotation, operator("record_param_comms", t + 20, 2)]
-    events += [launch(t + 5, correlation=3), kernel("ncclKernel_SendRecv_int8_t", t + 8, 30, correlation=3, **on_kernel)]
+    events = [
+        operator("record_param_comms", t + 1, 9, **comms),
+        annotation,
+        operator("record_param_comms", t + 20, 2),
+    ]
+    events += [
+        launch(t + 5, correlation=3),
+        kernel("ncclKernel_SendRecv_int8_t", t + 8, 30, correlation=3, **on_kernel),
+    ]
     return [event for event in events if event is not None]
 
 
@@ -238,7 +269,12 @@ def test_four_generations_of_collective_metadata(tmp_path: Path, generation: str
 
 def test_collectives_without_kernels_or_metadata(tmp_path: Path) -> None:
     events = [
-        operator("record_param_comms", BASE_TS, 5, **{"Collective name": "allreduce", "In msg nelems": 4, "dtype": "Half"}),
+        operator(
+            "record_param_comms",
+            BASE_TS,
+            5,
+            **{"Collective name": "allreduce", "In msg nelems": 4, "dtype": "Half"},
+        ),
         kernel("ncclDevKernel_Generic(ncclDevKernelArgs)", BASE_TS + 50, 5),
         kernel("multimem_all_reduce_kernel", BASE_TS + 60, 5),
     ]
@@ -254,8 +290,15 @@ def test_groups_from_header_and_from_cut_text(tmp_path: Path) -> None:
         {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": 4, "ranks": []},
         {"pg_name": "1", "ranks": "[0, 2]"},
     ]}  # fmt: skip
-    args = {"Collective name": "allreduce", "Process Group Name": "9", "Process Group Ranks": "[0, 1, ..., 63]", "Group size": 64}
-    trace = read([write(tmp_path, kineto([operator("record_param_comms", 1, 1, **args)], distributedInfo=info))])
+    args = {
+        "Collective name": "allreduce",
+        "Process Group Name": "9",
+        "Process Group Ranks": "[0, 1, ..., 63]",
+        "Group size": 64,
+    }
+    trace = read(
+        [write(tmp_path, kineto([operator("record_param_comms", 1, 1, **args)], distributedInfo=info))]
+    )
     groups = {group.name: group for group in trace.ranks[0].groups}
     assert groups["0"].ranks == (0, 1, 2, 3)
     assert groups["1"].ranks == (0, 2)
@@ -287,7 +330,11 @@ def test_truncated_gzip(tmp_path: Path) -> None:
 @pytest.mark.parametrize("block", [64, 300, 5000])
 def test_streaming_in_small_blocks_equals_one_block(tmp_path: Path, block: int) -> None:
     nested = {"ph": "X", "args": {"list": [{"a": 1}, {"b": '}, {"'}], "text": "x" * 400}}
-    document = {"first": [1, 2], "traceEvents": [nested] * 5 + [{"n": i} for i in range(200)] + [3.25, "s", None], "last": {"z": [1, {}]}}
+    document = {
+        "first": [1, 2],
+        "traceEvents": [nested] * 5 + [{"n": i} for i in range(200)] + [3.25, "s", None],
+        "last": {"z": [1, {}]},
+    }
     for text in (json.dumps(document), json.dumps(document, indent=2)):
         path = write(tmp_path, text)
         with path.open("rb") as stream:
@@ -298,7 +345,9 @@ def test_streaming_in_small_blocks_equals_one_block(tmp_path: Path, block: int) 
 
 
 def test_names_of_users_and_hosts_are_not_copied(tmp_path: Path) -> None:
-    document = kineto([kernel("a", 1, 1)], username="alice", hostName="alice-laptop", traceName="/home/alice/x.json")
+    document = kineto(
+        [kernel("a", 1, 1)], username="alice", hostName="alice-laptop", traceName="/home/alice/x.json"
+    )
     text = json.dumps(info_of(write(tmp_path, document)))
     assert "alice" not in text
 
@@ -326,7 +375,7 @@ def test_pytorch_execution_traces_of_both_schemas(tmp_path: Path) -> None:
     assert [(c.kind, c.size_bytes) for c in first.collectives] == [("all_gather", 1600.0)]
     second = read([write(tmp_path, new, "rank1_et.json")]).ranks[0]
     assert [(c.kind, c.size_bytes, c.group_size) for c in second.collectives] == [("all_reduce", 400.0, 2)]
-    assert (second.world_size, second.groups[0].ranks) == (2, ())or second.groups[0].size == 2
+    assert (second.world_size, second.groups[0].ranks) == (2, ()) or second.groups[0].size == 2
     assert [s["duration_s"] for s in info_of(tmp_path / "rank1_et.json")["ranks"][0]["steps"]] == [None]
 
 
@@ -366,7 +415,14 @@ def test_truncated_chakra(tmp_path: Path) -> None:
 def test_chakra_json(tmp_path: Path) -> None:
     nodes = [
         {"Id": 1, "Name": "gemm", "NodeType": 4, "runtime": 12, "is_cpu_op": False, "data_deps": []},
-        {"Id": 2, "Name": "ncclKernel_Broadcast", "NodeType": 7, "runtime": 8, "is_cpu_op": False, "ctrlDeps": [1, 99]},
+        {
+            "Id": 2,
+            "Name": "ncclKernel_Broadcast",
+            "NodeType": 7,
+            "runtime": 8,
+            "is_cpu_op": False,
+            "ctrlDeps": [1, 99],
+        },
     ]
     trace = read([write(tmp_path, {"workload_graph": nodes, "ngpus": 8}, "chakra.2.json")])
     (rank,) = trace.ranks
@@ -377,7 +433,12 @@ def test_chakra_json(tmp_path: Path) -> None:
 
 def test_nsys_enter_leave_and_report(tmp_path: Path) -> None:
     rows = ["Name,streamId,type,bytes,Trace Type,Event Type,Timestamp (ns)"]
-    rows += ["k,7,kernel,,gpu_trace,Enter,1000", "k,7,kernel,,gpu_trace,Leave,3500", "k,7,kernel,,gpu_trace,Enter,9000", "x,7"]
+    rows += [
+        "k,7,kernel,,gpu_trace,Enter,1000",
+        "k,7,kernel,,gpu_trace,Leave,3500",
+        "k,7,kernel,,gpu_trace,Enter,9000",
+        "x,7",
+    ]
     trace = read([write(tmp_path, "\n".join(rows), "a.csv")])
     assert trace.ranks[0].timeline["end"][0] == pytest.approx(2.5e-6)
     assert (counts(trace)["unclosed_begin"], counts(trace)["bad_row"]) == (1, 1)
@@ -393,8 +454,12 @@ def test_nsys_sqlite(tmp_path: Path, name: str) -> None:
     with sqlite3.connect(plain) as database:
         database.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
         database.execute("INSERT INTO StringIds VALUES (1, 'gemm'), (2, 'ncclDevKernel_SendRecv')")
-        database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, streamId INT, demangledName INT)")
-        database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (10, 60, 7, 1), (70, 90, 8, 2), (95, NULL, 8, 2)")
+        database.execute(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, streamId INT, demangledName INT)"
+        )
+        database.execute(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (10, 60, 7, 1), (70, 90, 8, 2), (95, NULL, 8, 2)"
+        )
     database.close()
     path = tmp_path / name
     if name.endswith(".gz"):
@@ -410,13 +475,18 @@ def test_aicb_measured_log(tmp_path: Path) -> None:
     text += "CommType.all_to_all,CommGroup.ep_group,None,2048,fwd,None,None,,None,None,None,1\n"
     trace = read([write(tmp_path, text, "log.csv")])
     found = trace.ranks[0].collectives
-    assert [(c.kind, c.size_bytes, c.group_size) for c in found] == [("all_reduce", 1024.0, 4), ("all_to_all", 2048.0, None)]
+    assert [(c.kind, c.size_bytes, c.group_size) for c in found] == [
+        ("all_reduce", 1024.0, 4),
+        ("all_to_all", 2048.0, None),
+    ]
     assert found[0].end - found[0].start == pytest.approx(0.5e-3)
     assert counts(trace)["group_size_unknown"] == 1
 
 
 def test_simai_workload(tmp_path: Path) -> None:
-    text = "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 4 ep: 2 all_gpus: 16 checkpoints: 0\n3\n"
+    text = (
+        "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 4 ep: 2 all_gpus: 16 checkpoints: 0\n3\n"
+    )
     text += "a -1 100 ALLGATHER 10 200 NONE 0 300 REDUCESCATTER 20 5\nb -1 1 ALLTOALL_EP 7 1 NONE 0 1 NONE 0 5\nshort -1\n"
     trace = read([write(tmp_path, text, "w.txt")])
     (rank,) = trace.ranks
@@ -444,11 +514,15 @@ def test_straggler_parquet(tmp_path: Path) -> None:
     for number in (16, 21):
         for rank, slow in ((0, 1.0), (1, 1.5)):
             rows.append((rank, 0, rank, number, "forward-compute", 0.0, 0.1 * slow, 0, 0, 0))
-            rows.append((rank, 0, rank, number, "grads-reduce-scatter", 0.1 * slow, 0.2 - 0.1 * slow, 0, 0, -1))
+            rows.append(
+                (rank, 0, rank, number, "grads-reduce-scatter", 0.1 * slow, 0.2 - 0.1 * slow, 0, 0, -1)
+            )
     rows.append((0, 0, 0, 21, "gc", 0.05, -0.01, 0, 0, 0))
     names = ["dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id"]
     path = tmp_path / "trace-X.parquet"
-    pandas.DataFrame(rows, columns=names).astype({"start_ts": "float32", "duration": "float32"}).to_parquet(path)
+    pandas.DataFrame(rows, columns=names).astype({"start_ts": "float32", "duration": "float32"}).to_parquet(
+        path
+    )
     document = info_of(path)
     assert [r["rank"] for r in document["ranks"]] == [0, 1]
     assert [s["duration_s"] for s in document["steps"]] == pytest.approx([0.2, 0.2])
@@ -463,7 +537,9 @@ def test_xplane(tmp_path: Path) -> None:
     line = field(3, field(2, "Stream #7") + field(3, 1_700_000_000_000_000_000) + event)
     derived = field(3, field(2, "XLA Ops") + event)
     path = tmp_path / "host.xplane.pb"
-    path.write_bytes(field(1, field(2, "/device:GPU:0") + line + derived + meta) + field(1, field(2, "/host:CPU")))
+    path.write_bytes(
+        field(1, field(2, "/device:GPU:0") + line + derived + meta) + field(1, field(2, "/host:CPU"))
+    )
     (rank,) = info_of(path)["ranks"]
     assert (rank["num_compute"], rank["num_events"]) == (1, 2)
     assert rank["compute_sum_s"] == pytest.approx(2e-6)

@@ -129,7 +129,9 @@ def read_protobuf(member: Member, issues: Issues) -> tuple[list[Node], str]:
     try:
         for index, message in enumerate(wire.messages(member.stream)):
             if index == 0:
-                version = next((wire.text(v) for n, k, v in wire.fields(message) if n == 1 and k == wire.BYTES), "")
+                version = next(
+                    (wire.text(v) for n, k, v in wire.fields(message) if n == 1 and k == wire.BYTES), ""
+                )
             else:
                 try:
                     nodes.append(decode_node(message))
@@ -156,7 +158,7 @@ def read_json(stream: JsonStream, label: str, issues: Issues) -> list[Node]:
 
 def _json_node(entry: dict[str, Any]) -> Node:
     def deps(*keys: str) -> list[int]:
-        listed = next((entry[k] for k in keys if isinstance(entry.get(k), list)), [])
+        listed: list[Any] = next((entry[k] for k in keys if isinstance(entry.get(k), list)), [])
         return [integer(d) for d in listed if integer(d) >= 0]
 
     known = {"iscpuop": "is_cpu_op", "commtype": "comm_type", "commsize": "comm_size", "commtag": "comm_tag",
@@ -175,7 +177,9 @@ def _json_node(entry: dict[str, Any]) -> Node:
     )
 
 
-def build(nodes: list[Node], label: str, form: str, issues: Issues, world_size: int | None = None) -> RankTrace:
+def build(
+    nodes: list[Node], label: str, form: str, issues: Issues, world_size: int | None = None
+) -> RankTrace:
     """The rank that a Chakra trace describes. Device spans are the nodes that no CPU runs."""
     spans = [node for node in nodes if node.type in _TYPES and not node.on_host]
     groups = _groups(nodes, world_size)
@@ -241,7 +245,11 @@ def _groups(nodes: list[Node], world_size: int | None) -> tuple[ProcessGroup, ..
         if node.name.startswith("## process_group:init"):
             try:
                 values = json.loads(node.input_values)
-                listed = json.loads(values[0]) if isinstance(values, list) and isinstance(values[0], str) else values
+                listed = (
+                    json.loads(values[0])
+                    if isinstance(values, list) and isinstance(values[0], str)
+                    else values
+                )
             except (ValueError, IndexError):
                 continue
             found.extend(parse_groups(listed, world_size))
@@ -267,7 +275,18 @@ def _collectives(
         begin = float(start[row])
         end = begin + float(duration[row])
         result.append(
-            Collective(kind, size, "", group, members, begin, end, row, None, peer if kind in ("send", "recv") else None)
+            Collective(
+                kind,
+                size,
+                "",
+                group,
+                members,
+                begin,
+                end,
+                row,
+                None,
+                peer if kind in ("send", "recv") else None,
+            )
         )
     return tuple(result)
 

@@ -18,7 +18,14 @@ KERNEL = {"kernel"}
 DEVICE_MEMORY = {"gpu_memcpy", "gpu_memset", "memcpy", "memset"}
 RUNTIME = {"cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "xpu_runtime", "privateuse1_runtime"}
 OPERATOR = {"cpu_op", "operator", "user_annotation"}
-_OTHER_KINETO = {"python_function", "cuda_sync", "overhead", "gpu_user_annotation", "cpu_instant_event", "trace"}
+_OTHER_KINETO = {
+    "python_function",
+    "cuda_sync",
+    "overhead",
+    "gpu_user_annotation",
+    "cpu_instant_event",
+    "trace",
+}
 _HANDLERS: dict[str, str] = (
     dict.fromkeys(KERNEL, "kernel")
     | dict.fromkeys(DEVICE_MEMORY, "memory")
@@ -45,7 +52,9 @@ class ChromeEvents:
         self.clock = Clock(issues)
         self.names, self.streams, self.threads, self.categories = Names(), Names(), Names(), Names()
         self.counts: dict[str, int] = {}
-        self.device = Columns(("start", "duration"), ("name", "kind", "stream", "device", "correlation", "external", "record"))
+        self.device = Columns(
+            ("start", "duration"), ("name", "kind", "stream", "device", "correlation", "external", "record")
+        )
         self.launch = Columns(("start", "duration"), ("thread", "correlation", "name"))
         self.issue = Columns(("start", "duration"), ("thread", "external", "record", "annotation"))
         self.operator = Columns(("start", "duration"), ("name", "thread", "external", "sequence"))
@@ -143,7 +152,9 @@ class ChromeEvents:
             record,
         )
 
-    def _operator(self, event: dict[str, Any], args: dict[str, Any], name: str, start: float, duration: float) -> None:
+    def _operator(
+        self, event: dict[str, Any], args: dict[str, Any], name: str, start: float, duration: float
+    ) -> None:
         if name.startswith("ProfilerStep"):
             key = (name, start)
             if key not in self.step_keys:
@@ -159,7 +170,14 @@ class ChromeEvents:
             record = self._record(_host_record(args))
             self.issue.add(start, duration, thread, external, record, 0)
         elif annotation:
-            self.issue.add(start, duration, thread, external, self._record(from_annotation(name.split(":", 1)[1], args)), 1)
+            self.issue.add(
+                start,
+                duration,
+                thread,
+                external,
+                self._record(from_annotation(name.split(":", 1)[1], args)),
+                1,
+            )
         if self.host:
             sequence = integer(args.get("Sequence number"))
             self.operator.add(start, duration, self.names(name), thread, external, sequence)
@@ -214,7 +232,10 @@ class ChromeEvents:
         if end < start:
             self.issues.add("negative_duration")
         category = begin.get("cat")
-        self._complete({**begin, "ph": "X", "ts": begin.get("ts"), "dur": max(end - start, 0.0)}, category if type(category) is str else "ph B")
+        self._complete(
+            {**begin, "ph": "X", "ts": begin.get("ts"), "dur": max(end - start, 0.0)},
+            category if type(category) is str else "ph B",
+        )
 
 
 def _host_record(args: dict[str, Any]) -> CommRecord | None:

@@ -47,7 +47,9 @@ def from_named(args: dict[str, Any]) -> CommRecord | None:
     ranks, listed = parse_ranks(args.get("Process Group Ranks", args.get("process_group_ranks")))
     stated = _integer(_either(args, "Group size", "pg_size"))
     size = stated if stated else (listed or None)
-    start, stride = (_integer(_either(args, f"Global rank {word}", f"global_rank_{word}")) for word in ("start", "stride"))
+    start, stride = (
+        _integer(_either(args, f"Global rank {word}", f"global_rank_{word}")) for word in ("start", "stride")
+    )
     if not ranks and size and start is not None and stride:
         ranks = tuple(range(start, start + size * stride, stride))
     group = _either(args, "Process Group Name", "pg_name", "Process Group ID")
@@ -76,7 +78,10 @@ def from_positional(values: Sequence[Any], dims: Sequence[Any], types: Sequence[
 
     Returns None for waits and for lists in which no collective name stands.
     """
-    at = next((i for i, v in enumerate(values) if isinstance(v, str) and _POSITIONAL_NAMES.match(v.strip("\"'"))), None)
+    at = next(
+        (i for i, v in enumerate(values) if isinstance(v, str) and _POSITIONAL_NAMES.match(v.strip("\"'"))),
+        None,
+    )
     if at is None:
         return None
     name = str(values[at]).strip("\"'")
@@ -87,7 +92,9 @@ def from_positional(values: Sequence[Any], dims: Sequence[Any], types: Sequence[
         input_bytes, dtype = tuple_bytes(values[:1])
     size = _integer(values[at + 5]) if len(values) > at + 5 else None
     start, stride = (_integer(values[at + i]) if len(values) > at + i else None for i in (3, 4))
-    ranks = tuple(range(start, start + size * stride, stride)) if size and stride and start is not None else ()
+    ranks = (
+        tuple(range(start, start + size * stride, stride)) if size and stride and start is not None else ()
+    )
     peer = _integer(values[at - 1]) if at >= 1 and kind in ("send", "recv") else None
     sequence = _integer(values[at - 3]) if at >= 3 else None
     return CommRecord(kind, input_bytes, None, dtype, group, ranks, size or None, description, sequence, peer)
@@ -125,7 +132,12 @@ def tuple_bytes(values: Sequence[Any]) -> tuple[float | None, str]:
         value = stack.pop()
         if not isinstance(value, list):
             continue
-        if len(value) == 6 and isinstance(value[5], str) and isinstance(value[3], int) and isinstance(value[4], int):
+        if (
+            len(value) == 6
+            and isinstance(value[5], str)
+            and isinstance(value[3], int)
+            and isinstance(value[4], int)
+        ):
             total, found = total + value[3] * value[4], True
         else:
             stack.extend(value)
@@ -166,7 +178,11 @@ def parse_groups(config: Any, world_size: int | None) -> tuple[ProcessGroup, ...
             ranks = tuple(range(size)) if size <= 1_000_000 else ()
         groups.append(
             ProcessGroup(
-                str(entry.get("pg_name", "")), _text(entry.get("pg_desc")), _text(entry.get("backend_config")), ranks, size
+                str(entry.get("pg_name", "")),
+                _text(entry.get("pg_desc")),
+                _text(entry.get("backend_config")),
+                ranks,
+                size,
             )
         )
     return tuple(groups)

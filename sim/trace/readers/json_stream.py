@@ -56,7 +56,13 @@ class JsonStream:
         *,
         block: int = BLOCK_CHARACTERS,
     ) -> None:
-        self._stream, self._label, self._issues, self._arrays, self._block = stream, label, issues, arrays, block
+        self._stream, self._label, self._issues, self._arrays, self._block = (
+            stream,
+            label,
+            issues,
+            arrays,
+            block,
+        )
         self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="strict")
         self._text, self._ended = "", False
         self.header: dict[str, Any] = {}

@@ -78,7 +78,10 @@ def _device_table(events: ChromeEvents) -> dict[str, Any]:
     """Device spans in time order with their launch time and thread; findings are counted."""
     issues, device = events.issues, events.device
     start, duration = device.real("start"), device.real("duration")
-    columns = {n: device.integer(n) for n in ("name", "kind", "stream", "device", "correlation", "external", "record")}
+    columns = {
+        n: device.integer(n)
+        for n in ("name", "kind", "stream", "device", "correlation", "external", "record")
+    }
     issues.add("unordered_events", int((np.diff(start) < 0).sum()))
     order = np.lexsort((columns["stream"], start + duration, start))
     start, duration = start[order], duration[order]
@@ -150,7 +153,11 @@ def _device_name(header: dict[str, Any], devices: IntArray, rank: RankTrace) -> 
     """Name of the device that most spans ran on; of the only kind there is if none ran."""
     properties = header.get("deviceProperties", header.get("computeProperties"))
     entries = [e for e in properties if isinstance(e, dict)] if isinstance(properties, list) else []
-    by_id = {integer(e.get("id")): e["name"] for e in entries if isinstance(e.get("name"), str) and e["name"].strip()}
+    by_id = {
+        integer(e.get("id")): e["name"]
+        for e in entries
+        if isinstance(e.get("name"), str) and e["name"].strip()
+    }
     used = Counter(devices.tolist()).most_common(1)
     name = by_id.get(used[0][0]) if used else None
     if name is None and len(set(by_id.values())) == 1:
@@ -220,7 +227,16 @@ def _collective(
     if size is None and record.kind != "barrier":
         issues.add("collective_without_size")
     return Collective(
-        record.kind, size, record.dtype, record.group, record.group_size, begin, end, row, record.sequence, record.peer
+        record.kind,
+        size,
+        record.dtype,
+        record.group,
+        record.group_size,
+        begin,
+        end,
+        row,
+        record.sequence,
+        record.peer,
     )
 
 
@@ -235,7 +251,9 @@ def _issued(events: ChromeEvents) -> dict[str, Any]:
     outer = -1
     pending = -1  # a record_param_comms that says nothing itself: a wait, or it has an annotation inside
     for row in order.tolist():
-        inside = outer >= 0 and thread[row] == thread[outer] and start[row] < start[outer] + duration[outer] + 1e-3
+        inside = (
+            outer >= 0 and thread[row] == thread[outer] and start[row] < start[outer] + duration[outer] + 1e-3
+        )
         if annotation[row] and inside:
             if pending == outer:
                 kept.append(outer)
@@ -251,7 +269,13 @@ def _issued(events: ChromeEvents) -> dict[str, Any]:
             kept.append(row)
             records.append(events.records[record[row]])
     at = np.array(kept, np.int64)
-    return {"start": start[at], "duration": duration[at], "thread": thread[at], "external": external[at], "record": records}
+    return {
+        "start": start[at],
+        "duration": duration[at],
+        "thread": thread[at],
+        "external": external[at],
+        "record": records,
+    }
 
 
 def _owners(events: ChromeEvents, table: dict[str, Any], rows: IntArray, issued: dict[str, Any]) -> list[int]:

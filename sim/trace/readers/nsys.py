@@ -35,7 +35,7 @@ class _Spans:
     """Device spans in nanoseconds after the first one."""
 
     def __init__(self, issues: Issues) -> None:
-        self.issues, self.origin = issues, None
+        self.issues = issues
         self.names, self.streams = Names(), Names()
         self.columns = Columns((), ("start", "duration", "name", "kind", "stream"))
         self.origin: int | None = None
@@ -58,13 +58,19 @@ class _Spans:
         )
         order = np.lexsort((duration, start))
         start, duration, name, kind, stream = (c[order] for c in (start, duration, name, kind, stream))
-        names, begin = self.names.texts(), start * NANOSECOND
-        end = (start + duration) * NANOSECOND
+        names, begin = self.names.texts(), start.astype(np.float64) * NANOSECOND
+        end = (start + duration).astype(np.float64) * NANOSECOND
         rank = RankTrace(
             label=label,
             format=form,
             timeline=timeline(
-                start=begin, end=end, name=name, kind=kind, names=names, stream=stream, streams=self.streams.texts()
+                start=begin,
+                end=end,
+                name=name,
+                kind=kind,
+                names=names,
+                stream=stream,
+                streams=self.streams.texts(),
             ),
             num_events=num_events,
             rank=rank_from_name(label),
@@ -73,7 +79,9 @@ class _Spans:
             clock_origin_ns=self.origin or 0,
         )
         rank.collectives = tuple(
-            Collective(collective_kind(names[name[row]]), None, "", "", None, float(begin[row]), float(end[row]), row)
+            Collective(
+                collective_kind(names[name[row]]), None, "", "", None, float(begin[row]), float(end[row]), row
+            )
             for row in np.flatnonzero(kind == COMMUNICATION).tolist()
         )
         issues = self.issues
@@ -200,12 +208,16 @@ def read_sqlite(member: Member, issues: Issues) -> list[RankTrace]:
             _database_row(row, spans, memory=False)
         for table, label in (("MEMCPY", "[CUDA memcpy]"), ("MEMSET", "[CUDA memset]")):
             if f"CUPTI_ACTIVITY_KIND_{table}" in tables:
-                for row in database.execute(f"SELECT '{label}', streamId, start, end FROM CUPTI_ACTIVITY_KIND_{table}"):
+                for row in database.execute(
+                    f"SELECT '{label}', streamId, start, end FROM CUPTI_ACTIVITY_KIND_{table}"
+                ):
                     count += 1
                     _database_row(row, spans, memory=True)
         return [spans.rank(member.label, "nsys-sqlite", count, _gpu_name(database, tables))]
     except sqlite3.Error as error:
-        raise InputError("file", "be a readable SQLite database", str(error)[:100], where=member.label) from None
+        raise InputError(
+            "file", "be a readable SQLite database", str(error)[:100], where=member.label
+        ) from None
     finally:
         database.close()
 
@@ -217,7 +229,9 @@ def _connect(member: Member) -> sqlite3.Connection:
     try:
         database.deserialize(member.stream.read())
     except (sqlite3.Error, OverflowError) as error:
-        raise InputError("file", "be a readable SQLite database", str(error)[:100], where=member.label) from None
+        raise InputError(
+            "file", "be a readable SQLite database", str(error)[:100], where=member.label
+        ) from None
     return database
 
 

@@ -92,15 +92,25 @@ def _collective(record: CommRecord, start: float, end: float, rank: RankTrace) -
     rank.issues.add("collective_without_size", int(size is None and record.kind != "barrier"))
     rank.issues.add("collective_without_group", int(not record.group))
     return Collective(
-        record.kind, size, record.dtype, record.group, record.group_size, start, end, -1, record.sequence, record.peer
+        record.kind,
+        size,
+        record.dtype,
+        record.group,
+        record.group_size,
+        start,
+        end,
+        -1,
+        record.sequence,
+        record.peer,
     )
 
 
 def _times(node: dict[str, Any]) -> tuple[float, float]:
     """Start and end in seconds where a join with Kineto put them in; NaN otherwise."""
     start, duration = node.get("ts"), node.get("dur")
-    usable = isinstance(start, int | float) and isinstance(duration, int | float)
-    if not usable or not (abs(start) < 1e18 and 0 <= duration < 1e18):
+    if not isinstance(start, int | float) or not isinstance(duration, int | float):
+        return _NAN, _NAN
+    if not (abs(start) < 1e18 and 0 <= duration < 1e18):
         return _NAN, _NAN
     return start * 1e-6, (start + duration) * 1e-6
 
@@ -150,4 +160,3 @@ def _groups(records: list[tuple[CommRecord, float, float]], config: list[Any]) -
                 record.group, record.description, "", record.group_ranks, record.group_size
             )
     return tuple(groups.values())
-

@@ -87,11 +87,16 @@ def job_table(member: Member, issues: Issues) -> JobTable:
         raise InputError("file", "be a readable Parquet file", text, where=member.label) from None
     missing = [name for name in _REQUIRED if name not in table.column_names]
     if missing:
-        raise InputError("columns", f"hold {', '.join(_REQUIRED)}", ", ".join(table.column_names), where=member.label)
+        raise InputError(
+            "columns", f"hold {', '.join(_REQUIRED)}", ", ".join(table.column_names), where=member.label
+        )
     try:
         raw = {n: table.column(n).to_numpy() for n in table.column_names if n != "optype"}
         words = [str(word) for word in table.column("optype").to_pylist()]
-        columns = {n: _column(raw, n, len(words)) for n in ("rank", "stage", "dp_rank", "step", "seq_id", "mc", "mb_id")}
+        columns = {
+            n: _column(raw, n, len(words))
+            for n in ("rank", "stage", "dp_rank", "step", "seq_id", "mc", "mb_id")
+        }
         start, duration = (raw[n].astype(np.float64) for n in ("start_ts", "duration"))
     except (ValueError, TypeError, pyarrow.ArrowException) as error:
         raise InputError("columns", "hold numbers", str(error)[:100], where=member.label) from None
@@ -102,12 +107,17 @@ def job_table(member: Member, issues: Issues) -> JobTable:
     number = {word: i for i, word in enumerate(optypes)}
     kinds = np.array([number[word] for word in words], np.int64)
     return JobTable(
-        *(columns[n][usable] for n in ("rank", "stage", "dp_rank", "step")),
-        start[usable],
-        np.maximum(duration[usable], 0.0),
-        kinds[usable],
-        *(columns[n][usable] for n in ("seq_id", "mc", "mb_id")),
-        optypes,
+        rank=columns["rank"][usable],
+        stage=columns["stage"][usable],
+        dp_rank=columns["dp_rank"][usable],
+        step=columns["step"][usable],
+        start=start[usable],
+        duration=np.maximum(duration[usable], 0.0),
+        optype=kinds[usable],
+        sequence=columns["seq_id"][usable],
+        chunk=columns["mc"][usable],
+        micro_batch=columns["mb_id"][usable],
+        optypes=optypes,
     )
 
 
@@ -162,7 +172,14 @@ def _step_offsets(job: JobTable) -> FloatArray:
 
 
 def _rank(
-    job: JobTable, rows: IntArray, offset: FloatArray, kinds: IntArray, number: int, world: int, label: str, form: str
+    job: JobTable,
+    rows: IntArray,
+    offset: FloatArray,
+    kinds: IntArray,
+    number: int,
+    world: int,
+    label: str,
+    form: str,
 ) -> RankTrace:
     start = job.start[rows] + offset[rows]
     end = start + job.duration[rows]
@@ -186,7 +203,9 @@ def _rank(
         name, size = _group(word, job, int(rows[at]))
         sequence = int(job.sequence[rows[at]])
         collectives.append(
-            Collective(collective_kind(word), None, "", name, size, float(start[at]), float(end[at]), at, sequence)
+            Collective(
+                collective_kind(word), None, "", name, size, float(start[at]), float(end[at]), at, sequence
+            )
         )
     return RankTrace(
         label=label,

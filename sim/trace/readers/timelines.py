@@ -47,12 +47,12 @@ def _job(events: ChromeEvents) -> JobTable:
     table = np.array(place, np.int64).reshape(-1, 3)
     degrees = table.max(axis=0) + 1 if len(table) else np.ones(3, np.int64)
     where = table[span.integer("thread")]
-    stage, replica, tensor = where[:, 0], where[:, 1], where[:, 2]
+    stages, replicas, tensors = where[:, 0], where[:, 1], where[:, 2]
     categories = events.categories.texts()
     return JobTable(
-        rank=(stage * degrees[1] + replica) * degrees[2] + tensor,
-        stage=stage,
-        dp_rank=replica,
+        rank=(stages * degrees[1] + replicas) * degrees[2] + tensors,
+        stage=stages,
+        dp_rank=replicas,
         step=span.integer("step"),
         start=span.real("start") * MICROSECOND,
         duration=span.real("duration") * MICROSECOND,
@@ -81,7 +81,9 @@ def _worker(events: ChromeEvents, label: str, form: str) -> RankTrace:
     rank = RankTrace(
         label=label,
         format=form,
-        timeline=timeline(start=start, end=end, name=name, kind=kind, names=names, stream=thread, streams=threads),
+        timeline=timeline(
+            start=start, end=end, name=name, kind=kind, names=names, stream=thread, streams=threads
+        ),
         num_events=events.num_events,
         rank=rank_from_name(label),
         steps=tuple(sorted(events.steps, key=lambda step: step.start)),
@@ -90,7 +92,9 @@ def _worker(events: ChromeEvents, label: str, form: str) -> RankTrace:
         categories=dict(sorted(events.counts.items())),
     )
     rank.collectives = tuple(
-        Collective(collective_kind(names[name[row]]), None, "", "", None, float(start[row]), float(end[row]), row)
+        Collective(
+            collective_kind(names[name[row]]), None, "", "", None, float(start[row]), float(end[row]), row
+        )
         for row in np.flatnonzero(kind == COMMUNICATION).tolist()
     )
     for finding, found in (
@@ -114,4 +118,3 @@ def _communicates(name: str, form: str) -> bool:
     if form == "tensor-timeline":
         return bool(_MOVING.search(name)) and not _WAITING.search(name)
     return bool(COMMUNICATION_NAME.search(name))
-

@@ -94,7 +94,11 @@ def read_aicb(member: Member, issues: Issues) -> list[RankTrace]:
 
 
 def _aicb_row(
-    cell: dict[str, str], sequence: _Sequence, found: list[Collective], groups: dict[str, ProcessGroup], issues: Issues
+    cell: dict[str, str],
+    sequence: _Sequence,
+    found: list[Collective],
+    groups: dict[str, ProcessGroup],
+    issues: Issues,
 ) -> None:
     word = cell["comm_type"].split(".")[-1]
     milliseconds = _number(cell.get("_elapsed_time"))
@@ -120,7 +124,15 @@ def _aicb_row(
     peer = _number(cell.get("dst" if kind == "send" else "src"))
     found.append(
         Collective(
-            kind, size, "", group, number, sequence.start[row], sequence.end[row], row, None,
+            kind,
+            size,
+            "",
+            group,
+            number,
+            sequence.start[row],
+            sequence.end[row],
+            row,
+            None,
             int(peer) if peer is not None and kind in ("send", "recv") else None,
         )  # fmt: skip
     )
@@ -157,7 +169,9 @@ def read_simai(member: Member, issues: Issues) -> list[RankTrace]:
     stated = {key.rstrip(":"): value for key, value in zip(head, head[1:], strict=False) if key.endswith(":")}
     count = source.readline().strip()
     if not count.isdigit():
-        raise InputError("layer count", "be a number in the second line", repr(count[:40]), where=member.label)
+        raise InputError(
+            "layer count", "be a number in the second line", repr(count[:40]), where=member.label
+        )
     sequence, rows = _Sequence(), 0
     found: list[Collective] = []
     tensor = _positive(stated.get("model_parallel_NPU_group"))
@@ -181,7 +195,13 @@ def read_simai(member: Member, issues: Issues) -> list[RankTrace]:
 
 
 def _simai_phase(
-    cells: list[str], phase: str, at: int, sequence: _Sequence, found: list[Collective], issues: Issues, tensor: int | None
+    cells: list[str],
+    phase: str,
+    at: int,
+    sequence: _Sequence,
+    found: list[Collective],
+    issues: Issues,
+    tensor: int | None,
 ) -> None:
     compute, word, size = _number(cells[at]), cells[at + 1], _number(cells[at + 2])
     if compute is None or size is None or compute < 0:
@@ -200,7 +220,7 @@ def _simai_phase(
 
 
 def _positive(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() and 0 < int(text[:12]) else None
+    return int(text) if text and text.isdigit() and int(text[:12]) > 0 else None
 
 
 # ---- GOAL -----------------------------------------------------------------------------------------------
@@ -258,7 +278,10 @@ def parse_goal(member: Member, issues: Issues) -> tuple[int, dict[int, list[Goal
 
 def _goal_pieces(text: str) -> list[str]:
     """Statements of a line; several may share one."""
-    starts = [m.start() for m in re.finditer(r"(?<!\S)(?:num_ranks|rank\s+\d+\s*\{|\w+\s*:|\w+\s+i?requires|\})", text)]
+    starts = [
+        m.start()
+        for m in re.finditer(r"(?<!\S)(?:num_ranks|rank\s+\d+\s*\{|\w+\s*:|\w+\s+i?requires|\})", text)
+    ]
     if not starts:
         return [text]
     edges = sorted({0, *starts, len(text)})
@@ -272,7 +295,9 @@ def _goal_task(match: re.Match[str], number: int) -> GoalTask:
     if match.group("calc"):
         return GoalTask(label, "calc", int(match.group("calc")[:18]), stream=lane)
     tag = int((match.group("tag") or "0")[:18])
-    return GoalTask(label, match.group("op"), int(match.group("bytes")[:18]), int(match.group("peer")[:9]), tag, lane)
+    return GoalTask(
+        label, match.group("op"), int(match.group("bytes")[:18]), int(match.group("peer")[:9]), tag, lane
+    )
 
 
 def _require(labels: dict[str, GoalTask], match: re.Match[str], issues: Issues) -> None:
@@ -290,7 +315,7 @@ def read_goal(member: Member, issues: Issues) -> list[RankTrace]:
     world, schedule = parse_goal(member, issues)
     if not schedule:
         raise InputError("schedule", "hold at least one rank", "none", where=member.label)
-    result = []
+    result: list[RankTrace] = []
     for number, tasks in sorted(schedule.items()):
         sequence = _Sequence()
         found = []
@@ -299,7 +324,9 @@ def read_goal(member: Member, issues: Issues) -> list[RankTrace]:
                 sequence.add("calc", COMPUTE, task.amount * NANOSECOND)
             else:
                 found.append(
-                    Collective(task.op, float(task.amount), "", "", 2, sequence.now, _NAN, -1, task.tag, task.peer)
+                    Collective(
+                        task.op, float(task.amount), "", "", 2, sequence.now, _NAN, -1, task.tag, task.peer
+                    )
                 )
         rank = sequence.rank(member.label, "goal", issues if not result else Issues())
         rank.rank, rank.world_size, rank.num_events = number, world or len(schedule), len(tasks)

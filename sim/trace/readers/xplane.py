@@ -23,7 +23,17 @@ from sim.trace.readers.columns import Columns, Names
 from sim.trace.readers.container import Member
 
 PICOSECOND = 1e-12
-_DERIVED = ("XLA Modules", "XLA Ops", "XLA TraceMe", "Steps", "Framework", "Source", "Launch Stats", "Step", "XLA Op")
+_DERIVED = (
+    "XLA Modules",
+    "XLA Ops",
+    "XLA TraceMe",
+    "Steps",
+    "Framework",
+    "Source",
+    "Launch Stats",
+    "Step",
+    "XLA Op",
+)
 
 
 @dataclass
@@ -36,9 +46,15 @@ class _Plane:
 def read(member: Member, issues: Issues) -> list[RankTrace]:
     """One rank per device plane that has events; a file without devices is one rank of host events."""
     try:
-        planes = [_plane(v) for n, k, v in wire.fields(memoryview(member.stream.read())) if n == 1 and k == wire.BYTES]
+        planes = [
+            _plane(v)
+            for n, k, v in wire.fields(memoryview(member.stream.read()))
+            if n == 1 and k == wire.BYTES
+        ]
         devices = [p for p in planes if p.name.startswith("/device:") and "CUSTOM" not in p.name]
-        ranks = [_rank(plane, member.label, issues if i == 0 else Issues()) for i, plane in enumerate(devices)]
+        ranks = [
+            _rank(plane, member.label, issues if i == 0 else Issues()) for i, plane in enumerate(devices)
+        ]
     except wire.WireError as error:
         raise InputError("file", "be an XPlane protobuf", str(error), where=member.label) from None
     ranks = [rank for rank in ranks if len(rank.timeline)]
@@ -99,7 +115,9 @@ def _rank(plane: _Plane, label: str, issues: Issues) -> RankTrace:
             if not abs(start) < 2**63 or parts.get(3, 0) >= 2**62:
                 issues.add("not_finite_time")
                 continue
-            table.add(start, parts.get(3, 0), names(plane.events.get(parts.get(1, 0), "unknown")), streams(line))
+            table.add(
+                start, parts.get(3, 0), names(plane.events.get(parts.get(1, 0), "unknown")), streams(line)
+            )
     return _build(table, names.texts(), streams.texts(), count, origin or 0, (plane.name, label), issues)
 
 
@@ -116,13 +134,15 @@ def _build(
     order = np.lexsort((duration, start))
     start, duration, name, stream = start[order], duration[order], name[order], stream[order]
     origin = int(start[0]) if len(start) else 0
-    begin = (start - origin) * PICOSECOND
+    begin = (start - origin).astype(np.float64) * PICOSECOND
     end = begin + duration * PICOSECOND
     kinds = np.array([_kind(text) for text in names], np.int64)
     kind = kinds[name] if len(name) else np.zeros(0, np.int64)
     spans = timeline(start=begin, end=end, name=name, kind=kind, names=names, stream=stream, streams=streams)
     collectives = tuple(
-        Collective(collective_kind(names[name[row]]), None, "", "", None, float(begin[row]), float(end[row]), row)
+        Collective(
+            collective_kind(names[name[row]]), None, "", "", None, float(begin[row]), float(end[row]), row
+        )
         for row in np.flatnonzero(kind == COMMUNICATION).tolist()
     )
     issues.add("collective_without_metadata", len(collectives))
