@@ -1,4 +1,4 @@
-"""Stand-ins for the simulator, so that tests of sweeps are about sweeps. Named as ``fakes:simulate``."""
+"""Stand-ins for the simulator, so that tests of sweeps are about sweeps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from sim.errors import Deadlock, InfeasibleError, InvalidStrategyError
 from sim.spec import Scenario
 
-SIMULATE, OPTIMIST = "fakes:simulate", "fakes:optimist"
+SIMULATE, OPTIMIST = "tests.fakes:simulate", "tests.fakes:optimist"
 
 
 def simulate(scenario: Scenario) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def command(
     num_hosts: Annotated[int | None, typer.Option(min=1, help="Number of hosts of the cluster.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     fidelity: Annotated[str, typer.Option(help="fluid (links are shared) or analytic (idle network).")] = "",
-    jitter: Annotated[str, typer.Option(help="Variation of compute times, e.g. 0.05.")] = "",
+    jitter: Annotated[str, typer.Option(help="Variation of compute times, e.g. 0.05 or 5%.")] = "",
     slow_rank: Annotated[
         list[str] | None, typer.Option(metavar="RANK=FACTOR", help="E.g. 3=1.2; may repeat.")
     ] = None,
@@ -70,7 +70,7 @@ def given_fields(
     calibration: list[str] | None,
 ) -> dict[str, Any]:
     """The options as dotted fields of a scenario; ``--set`` wins over the others."""
-    from sim.yamlio import read_value
+    from sim.units import parse_quantity
 
     fields: dict[str, Any] = {}
     if strategy:
@@ -82,7 +82,7 @@ def given_fields(
     if fidelity:
         fields["fidelity"] = fidelity
     if jitter:
-        fields["perturbation.jitter"] = read_value(jitter)
+        fields["perturbation.jitter"] = parse_quantity(jitter, "fraction")
     if slow_rank:
         fields["perturbation.slow_ranks"] = dict(_slow_rank(item) for item in slow_rank)
     if calibration:

@@ -8,6 +8,7 @@ as good as the next promise, the rest cannot enter and is pruned.
 
 from __future__ import annotations
 
+import difflib
 import math
 import time
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from typing import Any
 from sim.errors import InputError
 from sim.spec import Scenario
 from sim.sweep import table as tables
-from sim.sweep.columns import BY_NAME, direction
+from sim.sweep.columns import direction
 from sim.sweep.engines import Engine, usable_cpus
 from sim.sweep.evaluate import Task
 from sim.sweep.plan import Plan, Point
@@ -96,12 +97,12 @@ def search(
     start = time.perf_counter()
     if wanted.count < 1:
         raise InputError("--best", "be at least 1", wanted.count)
-    if wanted.objective not in BY_NAME and not wanted.objective.startswith("strategy."):
-        import difflib
-
-        close = difflib.get_close_matches(wanted.objective, BY_NAME, 1)
+    if wanted.objective not in plan.columns:
+        close = difflib.get_close_matches(wanted.objective, plan.columns, 1, 0.4)
         hint = f"Try {close[0]}." if close else ""
         raise InputError("--objective", "be a column of the table", wanted.objective, hint=hint)
+    if wanted.where:
+        Where.parse(wanted.where).check(plan.columns)
     with open_session(plan, engine, num_workers, store) as session:
         hunt = _Hunt(session, wanted, (num_workers or usable_cpus()) * 2)
         hunt.play(hunt.promises(progress), progress)
@@ -150,7 +151,6 @@ class _Hunt:
             return
         row = tables.row(point.parameters, data)
         if self.where is not None and self.where.decidable_by(STATIC | set(point.parameters)):
-            self.where.check(row)
             if not self.where.matches(row):
                 self.unfit += 1
                 return
@@ -188,10 +188,8 @@ class _Hunt:
         if data is None or data.get("status") != "ok":
             return
         row = tables.row(point.parameters, data)
-        if self.where is not None:
-            self.where.check(row)
-            if not self.where.matches(row):
-                return
+        if self.where is not None and not self.where.matches(row):
+            return
         cost = self._cost(row)
         if math.isnan(cost):
             return

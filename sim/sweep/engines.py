@@ -119,17 +119,19 @@ class _Feeder:
         try:
             if self._process is None:
                 self._process = self._start()
+            if self._stopped:  # stop() may have come while the process was starting
+                self._process.kill()
             assert self._process.stdin is not None
             assert self._process.stdout is not None
             send(self._process.stdin, task)  # type: ignore[arg-type]
             outcome: Outcome = receive(self._process.stdout)  # type: ignore[arg-type]
             return outcome
-        except (EOFError, OSError, ValueError) as error:
-            code = self._process.wait() if self._process is not None else None
-            self._process = None  # the next task gets a fresh worker
-            cause = f"ended by signal {-code}" if code is not None and code < 0 else f"ended with {code}"
-            detail = f": {error}" if self._process is None and code is None else ""
-            return Outcome({"status": "failed", "message": f"the worker process {cause}{detail}"})
+        except (EOFError, OSError) as error:
+            code = self._end()  # the next task gets a fresh worker
+            cause = (
+                f"ended by signal {-code}" if code is not None and code < 0 else f"failed ({error or code})"
+            )
+            return Outcome({"status": "failed", "message": f"the worker process {cause}"})
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -146,16 +148,16 @@ class _Feeder:
         send(process.stdin, self._context)  # type: ignore[arg-type]
         return process
 
-    def _end(self) -> None:
+    def _end(self) -> int | None:
+        """Close the pipes, which ends an idle worker, and return its exit code."""
         process, self._process = self._process, None
         if process is None:
-            return
-        with contextlib.suppress(OSError):
-            if process.stdin is not None:
-                process.stdin.close()
-            if process.stdout is not None:
-                process.stdout.close()
-        process.wait()
+            return None
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        return process.wait()
 
 
 class DaskEngine:

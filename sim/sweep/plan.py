@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -9,6 +10,7 @@ from typing import Any
 
 from sim.errors import ClusterloomError, InputError
 from sim.spec import Scenario, Strategy, Sweep
+from sim.sweep.columns import BY_NAME
 from sim.sweep.context import Context, canonical
 from sim.sweep.evaluate import failure
 from sim.sweep.label import describe
@@ -51,6 +53,12 @@ class Plan:
     where: str = ""
     objective: str = ""
 
+    @property
+    def columns(self) -> list[str]:
+        """Columns the table will have."""
+        own = dict.fromkeys(name for point in self.points for name in point.parameters)
+        return [*own, *(name for name in BY_NAME if name not in own)]
+
 
 def plan_sweep(
     sweep: Sweep,
@@ -80,7 +88,12 @@ def plan_sweep(
     points = [{**point, **fixed} for point in sweep.expand()]
     context = Context(folders=folders, **options)
     plan = build_plan(sweep.name, context, points, where=where or sweep.where or "")
-    return replace(plan, objective=objective or sweep.objective or "")
+    wanted = objective or sweep.objective or ""
+    if wanted and wanted not in plan.columns:
+        close = difflib.get_close_matches(wanted, plan.columns, 1, 0.4)
+        hint = f"Try {close[0]}." if close else ""
+        raise InputError("--objective", "be a column of the table", wanted, hint=hint)
+    return replace(plan, objective=wanted)
 
 
 def plan_axes(
@@ -132,8 +145,11 @@ def build_plan(name: str, context: Context, points: Sequence[Mapping[str, Any]],
         if identity not in seen:
             seen.add(identity)
             resolved.append(point)
+    plan = Plan(name, context, tuple(resolved), excluded, where)
+    if condition is not None:
+        condition.check(plan.columns)
     _refuse_if_all_fail(resolved)
-    return Plan(name, context, tuple(resolved), excluded, where)
+    return plan
 
 
 def _varies(name: str, points: Sequence[Mapping[str, Any]]) -> bool:

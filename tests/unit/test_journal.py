@@ -93,9 +93,8 @@ def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path):
 
 
 def test_two_writers_are_refused(tmp_path: Path):
-    with Journal(tmp_path, "1.0"):
-        with pytest.raises(InputError, match="in use by another sweep"):
-            Journal(tmp_path, "1.0")
+    with Journal(tmp_path, "1.0"), pytest.raises(InputError, match="in use by another sweep"):
+        Journal(tmp_path, "1.0")
     Journal(tmp_path, "1.0").close()
 
 
@@ -155,7 +154,7 @@ import os, sys
 from sim.sweep.plan import plan_axes
 from sim.sweep.runner import run
 axes = {"strategy.tp": [1, 2, 3, 4], "seed": list(range(10))}
-plan = plan_axes({"workload": "bert-base", "cluster": "v100-dlperf"}, axes, simulate="fakes:simulate")
+plan = plan_axes({"workload": "bert-base", "cluster": "v100-dlperf"}, axes, simulate="tests.fakes:simulate")
 result = run(plan, num_workers=2, store=sys.argv[1])
 print(result.computed, result.resumed, len(result.table), result.table["step_time_s"].sum())
 """
@@ -180,7 +179,7 @@ def test_killed_with_signal_9_and_resumed(tmp_path: Path):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    kept = {key: value for key, value in read_entries(tmp_path / "store")}
+    kept = dict(read_entries(tmp_path / "store"))
     assert 8 <= len(kept) < 40
     with journal.open("ab") as file:  # what a kill in the middle of a write leaves
         file.write(b'{"key":"half')

@@ -80,8 +80,7 @@ def test_and_binds_tighter_than_or():
 )
 def test_nonsense_is_an_input_error(text: str):
     with pytest.raises(InputError) as caught:
-        where = Where.parse(text)
-        where.check(ROW)
+        Where.parse(text).check(ROW)
     assert "\n" not in str(caught.value)
 
 
