@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -191,11 +191,18 @@ class GraphBuilder:
         """``task`` is skipped if ``leader`` was skipped in the same iteration."""
         self._skip_leaders[task] = leader
 
-    def lead(self, device: int, leader: int) -> None:
-        """All tasks of a device that decide nothing themselves are skipped together with ``leader``."""
-        column = list(_COLUMNS).index("device")
+    def lead(self, leaders: Mapping[int, int]) -> None:
+        """All tasks of a device that decide nothing themselves are skipped together with its leader.
+
+        Parameters
+        ----------
+        leaders : mapping of int to int
+            Device -> task whose skip decision its other tasks share.
+        """
+        device, skip = list(_COLUMNS).index("device"), list(_COLUMNS).index("skip_counter")
         for task, row in enumerate(self._row_of):
-            if self._rows[row][column] == device and task != leader:
+            leader = leaders.get(self._rows[row][device], task)
+            if leader != task and self._rows[row][skip] < 0:
                 self._skip_leaders.setdefault(task, leader)
 
     def add(self, task: int, counter: int, amount: float = 1.0) -> None:

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 class Bucket:
     """A bucket of gradients: ``elements`` numbers, complete once ``last_layer`` has run its backward.
 
-    ``first_layer`` is the layer that needs these parameters first in the next forward.
+    It is also the layer that needs these parameters first in the next forward. ``expert`` buckets belong to
+    the experts of a rank and are shared by fewer ranks.
     """
 
     index: int
     elements: float
     last_layer: int
+    expert: bool = False
 
 
 def make_buckets(
@@ -25,6 +27,7 @@ def make_buckets(
     bucket_bytes: float,
     first_bucket_bytes: float,
     element_bytes: float,
+    expert: bool = False,
 ) -> list[Bucket]:
     """Buckets of one model chunk.
 
@@ -39,6 +42,8 @@ def make_buckets(
         ``torch._compute_bucket_assignment_by_size`` does (Li et al., VLDB 2020, section 4.2).
     element_bytes : float
         Bytes of one gradient element in the bucket.
+    expert : bool
+        Whether these are parameters of experts.
     """
     buckets: list[Bucket] = []
     filled = 0.0
@@ -49,8 +54,8 @@ def make_buckets(
             last = layer
             capacity = first_bucket_bytes if not buckets else bucket_bytes
             if filled * element_bytes >= capacity:
-                buckets.append(Bucket(len(buckets), filled, layer))
+                buckets.append(Bucket(len(buckets), filled, layer, expert))
                 filled = 0.0
     if filled:
-        buckets.append(Bucket(len(buckets), filled, last))
+        buckets.append(Bucket(len(buckets), filled, last, expert))
     return buckets

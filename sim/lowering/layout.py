@@ -61,6 +61,13 @@ class Layout:
         self._groups[axes] = groups[np.argsort(groups[:, 0])]
         return self._groups[axes]
 
-    def subgroups(self, axis: str, size: int) -> IntArray:
-        """Groups of ``size`` neighbours along one axis (expert parallel groups within dp)."""
-        return self.groups(axis).reshape(-1, size)
+    def expert_groups(self, size: int) -> IntArray:
+        """Expert parallel groups: ``size`` neighbours along dp, which hold different experts."""
+        return self.groups("dp").reshape(-1, size)
+
+    def expert_replicas(self, size: int) -> IntArray:
+        """Groups of ranks that hold the same experts: every ``size``-th along dp, all along cp."""
+        groups = self.groups("cp", "dp")
+        order = np.argsort(self.coordinates["dp"][groups] % size, axis=1, kind="stable")
+        same = np.take_along_axis(groups, order, axis=1).reshape(-1, groups.shape[1] // size)
+        return same[np.argsort(same[:, 0])]

@@ -80,15 +80,27 @@ class Plan:
         return self.cluster.device_types[int(self.network.device_type[rank])]
 
     @cached_property
-    def gradient_bytes(self) -> float:
-        """Bytes of one gradient element on the wire."""
-        native = DTYPE_BYTES[self.workload.dtype]
-        return native if self.strategy.compression == "none" else min(native, 2.0)
+    def element_bytes(self) -> float:
+        """Bytes of an activation, a parameter or a gradient; 8-bit training keeps these in 16 bits."""
+        return max(2.0, DTYPE_BYTES[self.workload.dtype])
 
     @cached_property
-    def gradient_group(self) -> tuple[int, int]:
+    def gradient_bytes(self) -> float:
+        """Bytes of one gradient element on the wire."""
+        return self.element_bytes if self.strategy.compression == "none" else 2.0
+
+    @property
+    def parameter_kinds(self) -> tuple[bool, ...]:
+        """Whether parameters belong to experts: those have fewer holders than the others."""
+        return (False, True) if self.strategy.ep > 1 else (False,)
+
+    def gradient_groups(self, *, expert: bool = False) -> IntArray:
+        """Groups of ranks that hold the same parameters and sum their gradients."""
+        return self.layout.expert_replicas(self.strategy.ep) if expert else self.layout.groups("cp", "dp")
+
+    def gradient_span(self, *, expert: bool = False) -> tuple[int, int]:
         """Ranks that share gradients, and the hosts they live on."""
-        ranks = self.layout.groups("cp", "dp")[0]
+        ranks = self.gradient_groups(expert=expert)[0]
         return len(ranks), len(np.unique(self.router.endpoint_host[ranks]))
 
     @property
@@ -96,28 +108,45 @@ class Plan:
         """Parameters of the last chunk that are a copy of the first's (tied embeddings)."""
         return sum(self.workload.layers[layer].shared_parameters for layer in self.chunks[-1])
 
-    def local_elements(self, layer: int) -> float:
-        """Parameters of a layer that one rank holds under tensor and expert parallelism."""
-        return local_parameters(self.workload.layers[layer], self.strategy)
+    def local_elements(self, layer: int, *, expert: bool | None = None) -> float:
+        """Parameters of a layer that one rank holds: all, or those of one of the ``parameter_kinds``."""
+        spec, degrees = self.workload.layers[layer], self.strategy
+        everything = local_parameters(spec, degrees)
+        if expert is None:
+            return everything
+        experts = spec.expert_parameters / (degrees.tp * degrees.ep) if degrees.ep > 1 else 0.0
+        return experts if expert else everything - experts
 
     def buckets(self, virtual: int) -> list[Bucket]:
         """Gradient buckets of a model chunk."""
         if virtual not in self._buckets:
             chunk, first = self.chunks[virtual], self.strategy.first_bucket_size
-            self._buckets[virtual] = make_buckets(
-                chunk,
-                [self._local_tensors(layer) for layer in chunk],
-                bucket_bytes=self.strategy.bucket_size,
-                first_bucket_bytes=self.strategy.bucket_size if first is None else first,
-                element_bytes=DTYPE_BYTES[self.workload.dtype],
-            )
+            self._buckets[virtual] = [
+                bucket
+                for expert in self.parameter_kinds
+                for bucket in make_buckets(
+                    chunk,
+                    [self._local_tensors(layer, expert) for layer in chunk],
+                    bucket_bytes=self.strategy.bucket_size,
+                    first_bucket_bytes=self.strategy.bucket_size if first is None else first,
+                    element_bytes=self.element_bytes,
+                    expert=expert,
+                )
+            ]
         return self._buckets[virtual]
 
-    def _local_tensors(self, layer: int) -> tuple[float, ...]:
-        spec = self.workload.layers[layer]
-        whole = spec.parameters + spec.expert_parameters
-        share = self.local_elements(layer) / whole if whole else 0.0
-        return tuple(size * share for size in spec.tensors or (whole,) if size)
+    def _local_tensors(self, layer: int, expert: bool) -> tuple[float, ...]:
+        """Tensors of a layer on one rank; those of experts follow the others (see ``Layer.tensors``)."""
+        spec, local = self.workload.layers[layer], self.local_elements(layer, expert=expert)
+        if not local:
+            return ()
+        tensors = [size for size in spec.tensors if size]
+        if len(self.parameter_kinds) > 1 and spec.expert_parameters:
+            shared = int(np.searchsorted(np.cumsum(tensors), spec.parameters * (1 + 1e-12), side="right"))
+            own = len(tensors[shared:]) // self.strategy.ep
+            tensors = tensors[shared : shared + own] if expert else tensors[:shared]
+        whole = sum(tensors)
+        return tuple(size * (local / whole) for size in tensors) if whole else (local,)
 
     def slow_factor(self, rank: int) -> float:
         """Compute time of this rank relative to its peers."""

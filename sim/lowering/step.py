@@ -17,8 +17,7 @@ from sim.lowering.plan import Plan
 from sim.lowering.schedule import SCHEDULES, Action
 from sim.lowering.state.base import StateLowering
 from sim.models.collectives import plan as collective_plan
-from sim.spec.layer import Layer
-from sim.spec.workload import DTYPE_BYTES
+from sim.spec.layer import Gemm, Layer
 
 
 def request_families(plan: Plan) -> None:
@@ -30,7 +29,7 @@ def request_families(plan: Plan) -> None:
         for operation in operations:
             plan.request_collective(f"tp_{operation}", groups, operation, "ring")
     if strategy.ep > 1:
-        plan.request_collective("ep", layout.subgroups("dp", strategy.ep), "all_to_all", "direct")
+        plan.request_collective("ep", layout.expert_groups(strategy.ep), "all_to_all", "direct")
     if strategy.pp > 1:
         ring = layout.groups("pp")
         wrap = strategy.virtual_stages > 1
@@ -59,9 +58,10 @@ class StepLowering:
         self.plan = emitter.plan
         self.strategy = self.plan.strategy
         self.layers = self.plan.workload.layers
-        self.bytes = DTYPE_BYTES[self.plan.workload.dtype]
+        self.bytes = self.plan.element_bytes
         self.virtual = self.strategy.pp * self.strategy.virtual_stages
         self.blocks: dict[tuple[str, int, int], Block] = {}
+        self.shared_input = [_shared_input(layer) for layer in self.layers]
 
     def emit(self, step: int) -> None:
         """Emit all forwards and backwards of one step."""
@@ -124,21 +124,18 @@ class StepLowering:
 
     def _layer_forward(self, stage: int, index: int, m: int, ends: Ends, cause: Cause) -> Ends:
         layer, classes = self.layers[index], self.emitter.stage_classes[stage]
-        parallel = layer.tensor_all_reduce and self.strategy.tp > 1
         name = f"{layer.name}.{'forward' if cause is Cause.FORWARD else 'recompute'}"
-        if parallel and self.strategy.sequence_parallel:
-            ends = self._tensor(
-                "all_gather", stage, layer.input_elements, f"{layer.name}.all_gather", m, ends
-            )
+        if self.strategy.sequence_parallel:
+            ends = self._tensor("all_gather", stage, self.shared_input[index], layer.name, m, ends)
         ends = self._expert(stage, layer, m, ends, "dispatch")
         seconds = {c: float(self.emitter.cost(c).forward_s[index]) for c in classes}
         ends = self.emitter.compute(classes, seconds, name, cause, ends, micro_batch=m, step=self.step)
         if cause is Cause.FORWARD:
-            self.state.after_forward(index, self.step, m, ends)
+            own = {c: tasks for c, tasks in ends.items() if seconds[c] > 0}
+            self.state.after_forward(index, self.step, m, own)
         ends = self._expert(stage, layer, m, ends, "combine")
-        if parallel:
-            operation = "reduce_scatter" if self.strategy.sequence_parallel else "all_reduce"
-            ends = self._tensor(operation, stage, layer.output_elements, f"{layer.name}.{operation}", m, ends)
+        if layer.tensor_all_reduce:
+            ends = self._tensor(self._reduction, stage, layer.output_elements, layer.name, m, ends)
         return ends
 
     # -- backward -----------------------------------------------------------------------------------
@@ -160,7 +157,8 @@ class StepLowering:
             if self.strategy.recompute == "full":
                 for index in block:
                     ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=True)
-                    ends = self._layer_forward(stage, index, m, ends, Cause.RECOMPUTE)
+                    if self.layers[index].kind not in _KEPT:
+                        ends = self._layer_forward(stage, index, m, ends, Cause.RECOMPUTE)
             for index in reversed(block):
                 ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=True)
                 ends, weights = self._layer_backward(stage, index, m, ends)
@@ -194,41 +192,46 @@ class StepLowering:
         costs = {c: self.emitter.cost(c) for c in classes}
         options = {"micro_batch": m, "step": self.step}
         if self.strategy.recompute == "selective":
-            again = {c: float(costs[c].recompute_selective_s[index]) for c in classes}
+            core = {c: float(costs[c].recompute_selective_s[index]) for c in classes}
             ends = self.emitter.compute(
-                classes, again, f"{layer.name}.recompute", Cause.RECOMPUTE, ends, **options
+                classes, core, f"{layer.name}.recompute", Cause.RECOMPUTE, ends, **options
             )
-        parallel = layer.tensor_all_reduce and self.strategy.tp > 1
-        if parallel and self.strategy.sequence_parallel:
-            ends = self._tensor(
-                "all_gather", stage, layer.output_elements, f"{layer.name}.all_gather", m, ends
-            )
+        gathers, shared = self.strategy.sequence_parallel, self.shared_input[index]
+        if gathers and layer.tensor_all_reduce:
+            ends = self._tensor("all_gather", stage, layer.output_elements, layer.name, m, ends)
         ends = self._expert(stage, layer, m, ends, "combine.backward")
         inputs = {c: float(costs[c].backward_input_s[index]) for c in classes}
         weights = {c: float(costs[c].backward_weight_s[index]) for c in classes}
         name = f"{layer.name}.backward"
-        if not parallel and not layer.expert_elements:
+        if not (self.strategy.tp > 1 and shared) and not layer.expert_elements:
             both = {c: inputs[c] + weights[c] for c in classes}
             ends = self.emitter.compute(classes, both, name, Cause.BACKWARD, ends, **options)
             return ends, ends
+        again = ends
+        if gathers:  # only a shard of the input was kept; it is gathered again beside the input gradients
+            again = self._tensor("all_gather", stage, shared, layer.name, m, ends)
         ends = self.emitter.compute(classes, inputs, f"{name}.input", Cause.BACKWARD, ends, **options)
-        after_input = ends
+        before_weights = {c: list(dict.fromkeys([*ends[c], *again[c]])) for c in classes}
         ends = self._expert(stage, layer, m, ends, "dispatch.backward")
-        if parallel:
-            operation = "reduce_scatter" if self.strategy.sequence_parallel else "all_reduce"
-            ends = self._tensor(operation, stage, layer.input_elements, f"{layer.name}.{operation}", m, ends)
+        ends = self._tensor(self._reduction, stage, shared, layer.name, m, ends)
         gradients = self.emitter.compute(
-            classes, weights, f"{name}.weight", Cause.BACKWARD, after_input, **options
+            classes, weights, f"{name}.weight", Cause.BACKWARD, before_weights, **options
         )
         return ends, gradients
 
     # -- communication ------------------------------------------------------------------------------
 
+    @property
+    def _reduction(self) -> str:
+        return "reduce_scatter" if self.strategy.sequence_parallel else "all_reduce"
+
     def _tensor(self, operation: str, stage: int, elements: float, name: str, m: int, ends: Ends) -> Ends:
         size = elements * self.plan.micro_batch_size * self.bytes
+        if not size or self.strategy.tp == 1:
+            return ends
         classes = self.emitter.stage_classes[stage]
         return self.emitter.collective(
-            f"tp_{operation}", classes, size, name, Cause.TENSOR_COMM, ends, stream="tp",
+            f"tp_{operation}", classes, size, f"{name}.{operation}", Cause.TENSOR_COMM, ends, stream="tp",
             micro_batch=m, step=self.step,
         )  # fmt: skip
 
@@ -236,6 +239,8 @@ class StepLowering:
         if not layer.expert_elements or self.strategy.ep == 1:
             return ends
         size = layer.expert_elements * self.plan.micro_batch_size * self.bytes
+        if self.strategy.sequence_parallel:  # each tensor parallel rank routes the tokens it holds
+            size /= self.strategy.tp
         return self.emitter.collective(
             "ep", self.emitter.stage_classes[stage], size, f"{layer.name}.{part}", Cause.EXPERT_COMM, ends,
             stream="ep", micro_batch=m, step=self.step,
@@ -253,6 +258,20 @@ class StepLowering:
         )  # fmt: skip
         sender_of = self.emitter.family_classes[family].sender_of
         return {receiver: sent[sender_of[receiver, stage]] for receiver in self.emitter.stage_classes[target]}
+
+
+_KEPT = ("embedding", "head")
+"""Layers outside the checkpointed blocks: full recomputation does not run them again (Megatron-LM)."""
+
+
+def _shared_input(layer: Layer) -> float:
+    """Elements, per sample, of the input that column-parallel products share and whose gradient they sum.
+
+    The output projection is column-parallel without a row-parallel product behind it.
+    """
+    if layer.tensor_all_reduce:
+        return layer.input_elements
+    return sum(op.rows * op.k for op in layer.ops if isinstance(op, Gemm) and op.split == "vocabulary")
 
 
 def _alike(a: Ends, b: Ends) -> bool:

@@ -87,7 +87,7 @@ class Layer(Spec):
     shared_parameters: float = Field(
         0, ge=0, description="parameters owned by an earlier layer that this one also uses (tied embedding); copied if a pipeline cut separates them"
     )
-    tensors: tuple[float, ...] = Field((), description="sizes of the parameter tensors in forward order; sums to parameters + expert_parameters")
+    tensors: tuple[float, ...] = Field((), description="sizes of the parameter tensors in forward order, experts' last; sums to parameters + expert_parameters")
     input_elements: float = Field(0, ge=0)
     output_elements: float = Field(0, ge=0, description="activation handed to the next layer")
     stored_elements: float = Field(0, ge=0, description="activation elements kept for backward, in units of the compute dtype")

@@ -10,7 +10,11 @@ from sim.graph.execution import Cause
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.models.compute import optimizer_time, step_overhead
-from sim.spec.workload import DTYPE_BYTES
+
+
+def exchange_family(operation: str, algorithm: str, expert: bool) -> str:
+    """Family of a collective among the ranks that hold the same (expert) parameters."""
+    return f"{'expert_' if expert else ''}dp_{operation}_{algorithm}"
 
 
 class StateLowering(ABC):
@@ -37,6 +41,13 @@ class StateLowering(ABC):
     @abstractmethod
     def request_families(cls, plan: Plan) -> None:
         """Route the process groups this placement communicates in."""
+
+    @staticmethod
+    def request_exchange(plan: Plan, operation: str, algorithm: str, expert: bool) -> None:
+        """Route a collective among the ranks that hold the same parameters."""
+        groups = plan.gradient_groups(expert=expert)
+        family = exchange_family(operation, algorithm, expert)
+        plan.request_collective(family, groups, operation, algorithm)
 
     @abstractmethod
     def finish_step(self, step: int) -> None:
@@ -93,6 +104,14 @@ class StateLowering(ABC):
         """Parameters one rank of a stage holds."""
         return sum(self.plan.local_elements(layer) for layer in self.stage_layers(stage))
 
+    def shard_elements(self, stage: int) -> float:
+        """Parameters of a stage whose optimiser state one rank holds when their holders share it."""
+        return sum(
+            self.plan.local_elements(layer, expert=expert) / self.plan.gradient_span(expert=expert)[0]
+            for expert in self.plan.parameter_kinds
+            for layer in self.stage_layers(stage)
+        )
+
     def is_last_micro_batch(self, micro_batch: int) -> bool:
         """Whether gradients are complete after this micro-batch (schedules run them in order)."""
         return micro_batch == self.plan.micro_batches - 1
@@ -103,8 +122,7 @@ class StateLowering(ABC):
             return 0.0
         device = self.plan.device_of_rank(0)
         efficiency = self.plan.calibration.value("device", device.name, "memory_efficiency")
-        native = DTYPE_BYTES[self.plan.workload.dtype]
-        traffic = 2 * elements * (native + self.gradient_bytes)
+        traffic = 2 * elements * (self.plan.element_bytes + self.gradient_bytes)
         return traffic / (device.memory_bandwidth * efficiency)
 
     def optimizer(self, stage: int, step: int, elements: float, after: Ends) -> Ends:

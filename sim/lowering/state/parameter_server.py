@@ -1,17 +1,17 @@
 """Parameter servers: synchronous, bounded, asynchronous and with backup workers - one lowering.
 
-A worker pushes each bucket of gradients to all servers at once (every server holds an equal slice of every
-bucket) and pulls it back updated. What differs between the synchronisation rules is only what a server waits
-for before it updates, and what a worker waits for before it starts a step:
+A step of a worker pulls the buckets of parameters, computes, and pushes each bucket of gradients to all
+servers at once (every server holds an equal slice of every bucket). What differs between the synchronisation
+rules is only what a server waits for before it updates, and what a worker waits for before it pulls:
 
-======== ============================================= ===================================
-rule      the update of a bucket waits for               a worker's step k waits for
-======== ============================================= ===================================
-bsp       the gradients of all n workers                 its own pulls of step k - 1
-backup    the first n - b gradients; late ones dropped   same, or skips to the newest step
-ssp       the worker's own gradient                      all workers to have done k - s - 1
-asp       the worker's own gradient                      its own pulls of step k - 1
-======== ============================================= ===================================
+======== ============================================= =========================================
+rule      the update of a bucket waits for               the pulls of a worker's step k wait for
+======== ============================================= =========================================
+bsp       the gradients of all n workers                 the updates of step k - 1
+backup    the first n - b gradients; late ones dropped   the same, or the worker skips to the newest step
+ssp       the worker's own gradient                      its own updates, and all workers' of step k - s - 1
+asp       the worker's own gradient                      its own updates of step k - 1
+======== ============================================= =========================================
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.lowering.state.base import StateLowering
 from sim.models.collectives import Phase
-from sim.spec.workload import DTYPE_BYTES, OPTIMIZER_STATES
+from sim.spec.workload import OPTIMIZER_STATES
 
 FP32 = 4.0
 
@@ -36,23 +36,22 @@ class ParameterServerState(StateLowering):
     """Centralised optimiser on ``num_servers`` servers, dedicated hosts or co-located with workers.
 
     A push or pull occupies the worker's communication stream only; sums and updates run on the server's
-    arrival stream at the speed of its memory. With ``overlap`` buckets are pushed as they become ready and
-    the next forward waits for each layer's own pull; without, for everything.
+    arrival stream at the speed of its memory. With ``overlap`` buckets are pushed as they become ready,
+    pulled as soon as the rule allows, and each layer waits for its own pull; without, the pushes follow the
+    last backward, the pulls the worker's last update, and the first layer waits for all of them.
     """
 
     def __init__(self, emitter: Emitter) -> None:
         super().__init__(emitter)
         self.rule = self.strategy.synchronization
-        self.parameter_bytes = DTYPE_BYTES[self.plan.workload.dtype]
         self.workers = self.plan.layout.groups("cp", "dp").shape[1]
         self.required = self.workers - (self.strategy.backup_workers if self.rule == "backup" else 0)
         self.server_memory_bandwidth = server_memory_bandwidth(self.plan)
         self.clock = self.builder.counter("clock")
+        self.updated = self.builder.counter("updated") if self.rule == "backup" else -1
         self.starts: dict[int, int] = {}
-        self.pulls: dict[int, list[tuple[Bucket, int]]] = {}
+        self.pulls: dict[tuple[int, int, int], int] = {}  # by (class, chunk, bucket)
         self.applied: dict[int, list[Edge]] = {}
-        self.pushes: list[tuple[int, int, Bucket, int]] = []
-        self.updated_counters: dict[int, int] = {}
 
     @override
     @classmethod
@@ -69,32 +68,63 @@ class ParameterServerState(StateLowering):
     # -- the worker's side ----------------------------------------------------------------------------
 
     @override
-    def input_ready(self, stage: int, step: int, micro_batch: int) -> Ends:
-        if micro_batch != 0:
-            return {}
-        ends: Ends = {}
+    def before_layer(
+        self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends, *, backward: bool
+    ) -> Ends:
+        if backward or micro_batch:
+            return ends
+        if layer == self.plan.chunks[stage][0]:
+            return self._start(stage, ends)
+        if not self.strategy.overlap:
+            return ends
+        needed = [bucket.index for bucket in self.buckets(virtual) if bucket.last_layer == layer]
+        return self._behind_pulls(stage, ends, [(virtual, bucket) for bucket in needed])
+
+    def _start(self, stage: int, ends: Ends) -> Ends:
+        """Start a step of every class of a stage: its pulls, in the order in which the updates come."""
+        held: Ends = {}
         for index in self.emitter.stage_classes[stage]:
-            start = self.builder.control(
-                "step_start", device=self.emitter.device_row[index], skip=self._abandoned(stage)
-            )
+            skip = (self.updated, 1.0) if self.rule == "backup" else None
+            start = self.builder.control("step_start", device=self.emitter.device_row[index], skip=skip)
             self.starts[index] = start
             if self.rule == "ssp":
-                self.builder.wait(
-                    start, self.clock, self._clock_total(), distance=self.strategy.staleness + 1
-                )
-            ends[index] = [start]
-        return ends
+                distance = self.strategy.staleness + 1
+                self.builder.wait(start, self.clock, self._clock_total(), distance=distance)
+            held[index] = [start]
+        free = self.strategy.overlap and self.rule in ("bsp", "asp")  # a pull need not wait for the step
+        needed = []
+        for virtual in reversed(range(stage, len(self.plan.chunks), self.strategy.pp)):
+            last = self.buckets(virtual)[-1:]
+            for bucket in self.buckets(virtual):
+                name = f"{self._label(virtual, bucket)}.pull"
+                size = bucket.elements * self.plan.element_bytes
+                for index in held:
+                    self.pulls[index, virtual, bucket.index] = self._transfer(
+                        "pull", index, size, name, [] if free else held[index], snapshot=bucket in last
+                    )
+                if not self.strategy.overlap or bucket.last_layer == self.plan.chunks[stage][0]:
+                    needed.append((virtual, bucket.index))
+        merged = {index: [*ends.get(index, []), *tasks] for index, tasks in held.items()}
+        return self._behind_pulls(stage, merged, needed)
 
-    def _abandoned(self, stage: int) -> tuple[int, float] | None:
-        """A step whose update is already made is skipped by workers that come late (backup workers)."""
-        if self.rule != "backup":
-            return None
-        return self._updated_counter(stage), 1.0
+    def _behind_pulls(self, stage: int, ends: Ends, needed: list[tuple[int, int]]) -> Ends:
+        return {
+            index: [*ends.get(index, []), *(self.pulls[index, virtual, bucket] for virtual, bucket in needed)]
+            for index in self.emitter.stage_classes[stage]
+        }
 
-    def _updated_counter(self, stage: int) -> int:
-        if stage not in self.updated_counters:
-            self.updated_counters[stage] = self.builder.counter(f"stage{stage}.updated")
-        return self.updated_counters[stage]
+    def buckets(self, virtual: int) -> list[Bucket]:
+        """Buckets of a model chunk; a tied embedding that the pipeline cut off is one of the last chunk's."""
+        found = self.plan.buckets(virtual)
+        if virtual == len(self.plan.chunks) - 1 and self.strategy.pp > 1 and self.plan.tied_elements:
+            tied = self.plan.tied_elements / self.strategy.tp
+            return [*found, Bucket(len(found), tied, self.plan.chunks[virtual][-1])]
+        return found
+
+    def _label(self, virtual: int, bucket: Bucket) -> str:
+        return (
+            f"chunk{virtual}.bucket{bucket.index}" if len(self.plan.chunks) > 1 else f"bucket{bucket.index}"
+        )
 
     def _clock_total(self) -> float:
         return float(
@@ -110,7 +140,7 @@ class ParameterServerState(StateLowering):
             self._push_ready(stage, virtual, layer, ends)
 
     def _push_ready(self, stage: int, virtual: int, layer: int, ends: Ends) -> None:
-        for bucket in self.plan.buckets(virtual):
+        for bucket in self.buckets(virtual):
             if bucket.last_layer == layer:
                 self._exchange(stage, virtual, bucket, ends)
 
@@ -125,41 +155,31 @@ class ParameterServerState(StateLowering):
 
     @override
     def finish(self) -> None:
-        for stage, classes in enumerate(self.emitter.stage_classes):
-            done = self.overhead(stage, 0, self.last_weight[stage])
-            for index in classes:
-                self._close_worker(stage, index, done[index])
-
-    def _close_worker(self, stage: int, index: int, done: list[Edge]) -> None:
-        row = self.emitter.device_row[index]
+        done = {stage: self.overhead(stage, 0, self.last_weight[stage]) for stage in range(self.strategy.pp)}
         if self.rule == "backup":
-            self.builder.lead(row, self.starts[index])
-        centralised_update = self.rule in ("bsp", "backup")
+            self.builder.lead({self.emitter.device_row[index]: start for index, start in self.starts.items()})
+        for stage, classes in enumerate(self.emitter.stage_classes):
+            for index in classes:
+                self._close_worker(index, done[stage][index])
+
+    def _close_worker(self, index: int, done: list[Edge]) -> None:
+        row = self.emitter.device_row[index]
         applied = self.builder.control(
             "applied",
             device=row,
             after=dict.fromkeys(self.applied[index]),
-            closes_update=not centralised_update,
+            closes_update=self.rule in ("ssp", "asp"),
         )
         self.builder.add(applied, self.clock, self.emitter.multiplicity(index))
-        pulls = [task for _, task in self.pulls[index]]
-        end = self.builder.control("step_end", device=row, after=[applied, *pulls, *done], boundary=True)
-        start = self.starts.get(index)
-        if self.strategy.overlap:
-            for bucket, pull in self.pulls[index]:
-                self.gate_forward(index, bucket.last_layer, {index: [pull]})
-        else:
-            self.gate_forward(index, 0, {index: [end]})
-        if start is not None:
-            self.builder.edge(start, end if not self.strategy.overlap else applied, 1)
+        end = self.builder.control("step_end", device=row, after=[applied, *done], boundary=True)
+        # A backup worker decides about its next step when it has computed this one.
+        early = self.strategy.overlap and self.rule != "backup"
+        self.builder.edge(self.starts[index], applied if early else end, 1)
 
-    # -- one bucket's round trip ------------------------------------------------------------------------
+    # -- one bucket's way to the servers ----------------------------------------------------------------
 
     def _exchange(self, stage: int, virtual: int, bucket: Bucket, ends: Ends) -> None:
-        classes = self.emitter.stage_classes[stage]
-        label = (
-            f"chunk{virtual}.bucket{bucket.index}" if len(self.plan.chunks) > 1 else f"bucket{bucket.index}"
-        )
+        classes, label = self.emitter.stage_classes[stage], self._label(virtual, bucket)
         updated = self.builder.counter(f"{label}.updated") if self.rule == "backup" else -1
         size = bucket.elements * self.gradient_bytes
         pushed = {
@@ -167,16 +187,14 @@ class ParameterServerState(StateLowering):
             for index in classes
         }
         if self.rule in ("bsp", "backup"):
-            ready = self._collected_update(stage, bucket, label, pushed, updated)
+            ready = self._collected_update(virtual, bucket, label, pushed, updated)
             answers = dict.fromkeys(classes, ready)
         else:
             answers = {index: self._own_update(bucket, label, index, pushed[index]) for index in classes}
-        size = bucket.elements * self.parameter_bytes
-        last = bucket is self.plan.buckets(virtual)[-1]
         for index in classes:
             self.applied.setdefault(index, []).extend(answers[index])
-            pull = self._transfer("pull", index, size, f"{label}.pull", answers[index], snapshot=last)
-            self.pulls.setdefault(index, []).append((bucket, pull))
+            for update in answers[index]:
+                self.builder.edge(self.pulls[index, virtual, bucket.index], update, 1)
 
     def _transfer(
         self,
@@ -192,12 +210,10 @@ class ParameterServerState(StateLowering):
         cause = Cause.GRADIENT_COMM if direction == "push" else Cause.PARAMETER_COMM
         family = f"ps_{direction}"
         latency = self.compression_latency(size / self.gradient_bytes) if direction == "push" else 0.0
-        group = next(g for g in self.emitter.family_classes[family].by_member[index])
         return self.emitter.transfer(
-            family, group, size, name, cause, after, participants=(index,), stream=f"ps_{direction}",
-            extra_latency=latency, opens_pull=snapshot,
+            family, self.emitter.family_classes[family].by_member[index][0], size, name, cause, after,
+            participants=(index,), stream=f"ps_{direction}", extra_latency=latency, opens_pull=snapshot,
             skip=(updated, 1.0) if updated >= 0 else None,
-            skip_leader=self.starts.get(index, -1) if self.rule == "backup" else -1,
         )  # fmt: skip
 
     # -- the server's side ------------------------------------------------------------------------------
@@ -219,7 +235,7 @@ class ParameterServerState(StateLowering):
         traffic = FP32 * (1 + 2 * (1 + states))
         return traffic * elements / len(self.plan.server_endpoints) / self.server_memory_bandwidth
 
-    def _own_update(self, bucket: Bucket, label: str, index: int, push: int) -> list[Edge]:
+    def _own_update(self, bucket: Bucket, label: str, index: int, push: int) -> list[int]:
         seconds = self._update_seconds(bucket.elements) * self.emitter.multiplicity(index)
         return [
             self._server_task(server, f"{label}.update", seconds, [push])
@@ -227,10 +243,10 @@ class ParameterServerState(StateLowering):
         ]
 
     def _collected_update(
-        self, stage: int, bucket: Bucket, label: str, pushed: dict[int, int], updated: int
-    ) -> list[Edge]:
-        tensor_shards = self.strategy.tp
-        out: list[Edge] = []
+        self, virtual: int, bucket: Bucket, label: str, pushed: dict[int, int], updated: int
+    ) -> list[int]:
+        tensor_shards, servers = self.strategy.tp, len(self.emitter.server_classes)
+        out: list[int] = []
         for server in self.emitter.server_classes:
             arrived = self.builder.counter(f"{label}.arrived")
             for index, push in pushed.items():
@@ -251,11 +267,8 @@ class ParameterServerState(StateLowering):
             self.builder.wait(update, arrived, self.required * tensor_shards)
             self.builder.edge(update, update, 1)
             if updated >= 0:
-                self.builder.add(update, updated, 1.0 / len(self.emitter.server_classes))
-                if bucket.index == len(self.plan.buckets(stage)) - 1:
-                    self.builder.add(
-                        update, self._updated_counter(stage), 1.0 / len(self.emitter.server_classes)
-                    )
+                self.builder.add(update, updated, 1.0 / servers)
+                self.builder.add(update, self.updated, 1.0 / servers / len(self.buckets(virtual)))
             out.append(update)
         return out
 

@@ -11,7 +11,7 @@ from sim.graph.execution import Cause
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
-from sim.lowering.state.base import StateLowering
+from sim.lowering.state.base import StateLowering, exchange_family
 from sim.models.collectives import choose
 
 
@@ -32,36 +32,36 @@ class ReplicatedState(StateLowering):
     @override
     @classmethod
     def request_families(cls, plan: Plan) -> None:
-        groups = plan.layout.groups("cp", "dp")
-        for algorithm in cls._algorithms(plan):
-            plan.request_collective(f"dp_{cls.exchange}_{algorithm}", groups, cls.exchange, algorithm)
+        for expert in plan.parameter_kinds:
+            for algorithm in cls._algorithms(plan, expert):
+                cls.request_exchange(plan, cls.exchange, algorithm, expert)
 
     @classmethod
-    def _algorithms(cls, plan: Plan) -> list[str]:
+    def _algorithms(cls, plan: Plan, expert: bool) -> list[str]:
         sizes = {
             bucket.elements * plan.gradient_bytes
             for v in range(len(plan.chunks))
             for bucket in plan.buckets(v)
+            if bucket.expert == expert
         }
-        return sorted({cls._algorithm(plan, size) for size in sizes})
+        return sorted({cls._algorithm(plan, size, expert) for size in sizes})
 
     @classmethod
-    def _algorithm(cls, plan: Plan, size: float) -> str:
+    def _algorithm(cls, plan: Plan, size: float, expert: bool) -> str:
         if plan.strategy.collective != "auto":
             return plan.strategy.collective
-        return choose(cls.exchange, size, *plan.gradient_group)
+        return choose(cls.exchange, size, *plan.gradient_span(expert=expert))
 
     def exchange_bucket(self, stage: int, bucket: Bucket, step: int, after: Ends, name: str) -> Ends:
         """All-reduce one bucket among the data-parallel ranks of a stage."""
         size = bucket.elements * self.gradient_bytes
+        algorithm = self._algorithm(self.plan, size, bucket.expert)
+        family = exchange_family(self.exchange, algorithm, bucket.expert)
         return self.emitter.collective(
-            self._family(size), self.emitter.stage_classes[stage], size, name, Cause.GRADIENT_COMM, after,
+            family, self.emitter.stage_classes[stage], size, name, Cause.GRADIENT_COMM, after,
             stream="dp", chunks=self.strategy.chunks,
             extra_latency=self.compression_latency(bucket.elements), step=step,
         )  # fmt: skip
-
-    def _family(self, size: float) -> str:
-        return f"dp_{self.exchange}_{self._algorithm(self.plan, size)}"
 
     @override
     def after_backward(

@@ -9,9 +9,20 @@ from sim.graph.execution import Cause
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
-from sim.lowering.state.base import StateLowering
+from sim.lowering.state.base import StateLowering, exchange_family
 from sim.lowering.state.replicated import ReplicatedState
-from sim.spec.workload import DTYPE_BYTES
+
+
+def shard_algorithm(plan: Plan) -> str:
+    """Algorithm of gathers and scatters of shards."""
+    return "ring" if plan.strategy.collective == "auto" else plan.strategy.collective
+
+
+def request_both(plan: Plan) -> None:
+    """Route the reduce-scatters of gradients and the all-gathers of parameters."""
+    for expert in plan.parameter_kinds:
+        for operation in ("reduce_scatter", "all_gather"):
+            StateLowering.request_exchange(plan, operation, shard_algorithm(plan), expert)
 
 
 class ShardedOptimizerState(ReplicatedState):
@@ -27,14 +38,11 @@ class ShardedOptimizerState(ReplicatedState):
     @override
     @classmethod
     def request_families(cls, plan: Plan) -> None:
-        groups = plan.layout.groups("cp", "dp")
-        algorithm = cls._algorithm(plan)
-        for operation in ("reduce_scatter", "all_gather"):
-            plan.request_collective(f"dp_{operation}_{algorithm}", groups, operation, algorithm)
+        request_both(plan)
 
     @classmethod
-    def _algorithm(cls, plan: Plan, size: float = 0.0) -> str:
-        return "ring" if plan.strategy.collective == "auto" else plan.strategy.collective
+    def _algorithm(cls, plan: Plan, size: float, expert: bool) -> str:
+        return shard_algorithm(plan)
 
     @override
     def repeats(self, kind: str, micro_batch: int) -> bool:
@@ -46,13 +54,12 @@ class ShardedOptimizerState(ReplicatedState):
 
     @override
     def update(self, stage: int, step: int, ready: Ends) -> Ends:
-        shards = self.plan.layout.groups("cp", "dp").shape[1]
-        return self.optimizer(stage, step, self.stage_elements(stage) / shards, ready)
+        return self.optimizer(stage, step, self.shard_elements(stage), ready)
 
     def gather(self, stage: int, bucket: Bucket, step: int, after: Ends) -> Ends:
         """All-gather one bucket's updated parameters."""
-        size = bucket.elements * DTYPE_BYTES[self.plan.workload.dtype]
-        family = f"dp_all_gather_{self._algorithm(self.plan)}"
+        size = bucket.elements * self.plan.element_bytes
+        family = exchange_family("all_gather", shard_algorithm(self.plan), bucket.expert)
         return self.emitter.collective(
             family, self.emitter.stage_classes[stage], size, f"bucket{bucket.index}.all_gather",
             Cause.PARAMETER_COMM, after, stream="dp", chunks=self.strategy.chunks, step=step,
@@ -88,19 +95,11 @@ class FullyShardedState(StateLowering):
         self.current: dict[int, tuple[int, int, bool]] = {}
         self.first_gathers: dict[int, dict[int, list[int]]] = {stage: {} for stage in range(self.strategy.pp)}
         self.reduced: dict[int, Ends] = {stage: {} for stage in range(self.strategy.pp)}
-        self.native = DTYPE_BYTES[self.plan.workload.dtype]
 
     @override
     @classmethod
     def request_families(cls, plan: Plan) -> None:
-        groups = plan.layout.groups("cp", "dp")
-        for operation in ("reduce_scatter", "all_gather"):
-            plan.request_collective(f"dp_{operation}", groups, operation, cls.algorithm(plan))
-
-    @staticmethod
-    def algorithm(plan: Plan) -> str:
-        """Algorithm of gathers and scatters."""
-        return "ring" if plan.strategy.collective == "auto" else plan.strategy.collective
+        request_both(plan)
 
     @override
     def repeats(self, kind: str, micro_batch: int) -> bool:
@@ -123,19 +122,38 @@ class FullyShardedState(StateLowering):
         history.append(ends)
         wanted = len(history) - 1 - self.strategy.prefetch
         after = history[wanted] if wanted >= 0 else {}
-        elements = sum(self.plan.local_elements(index) for index in unit)
-        if not elements:
-            return ends
-        classes = self.emitter.stage_classes[stage]
-        gathered = self.emitter.collective(
-            "dp_all_gather", classes, elements * self.native, f"{self.layers[unit[0]].name}.all_gather",
-            Cause.PARAMETER_COMM, after, stream="dp_gather", chunks=self.strategy.chunks,
-            micro_batch=micro_batch, step=step,
-        )  # fmt: skip
+        gathered = self._exchange("all_gather", stage, unit, after, micro_batch, step)
         if wanted <= 0:
             for index, tasks in gathered.items():
                 self.first_gathers[stage].setdefault(index, []).extend(t for t in tasks if isinstance(t, int))
-        return {index: [*ends.get(index, []), *gathered[index]] for index in classes}
+        return {c: [*ends.get(c, []), *gathered.get(c, [])] for c in self.emitter.stage_classes[stage]}
+
+    def _exchange(
+        self, operation: str, stage: int, unit: list[int], after: Ends, micro_batch: int, step: int
+    ) -> Ends:
+        """Gather a unit's parameters or reduce-scatter its gradients; experts among their own holders."""
+        scatters = operation == "reduce_scatter"
+        done: Ends = {}
+        for expert in self.plan.parameter_kinds:
+            elements = sum(self.plan.local_elements(index, expert=expert) for index in unit)
+            if not elements:
+                continue
+            ends = self.emitter.collective(
+                exchange_family(operation, shard_algorithm(self.plan), expert),
+                self.emitter.stage_classes[stage],
+                elements * (self.gradient_bytes if scatters else self.plan.element_bytes),
+                f"{self.layers[unit[0]].name}.{operation}",
+                Cause.GRADIENT_COMM if scatters else Cause.PARAMETER_COMM,
+                after,
+                stream="dp_reduce" if scatters else "dp_gather",
+                chunks=self.strategy.chunks,
+                extra_latency=self.compression_latency(elements) if scatters else 0.0,
+                micro_batch=micro_batch,
+                step=step,
+            )
+            for index, tasks in ends.items():
+                done.setdefault(index, []).extend(tasks)
+        return done
 
     @override
     def after_backward(
@@ -143,15 +161,9 @@ class FullyShardedState(StateLowering):
     ) -> None:
         super().after_backward(stage, virtual, layer, step, micro_batch, ends)
         unit = self._unit(virtual, layer)
-        elements = sum(self.plan.local_elements(index) for index in unit)
-        if layer != unit[0] or not elements:
+        if layer != unit[0]:
             return
-        done = self.emitter.collective(
-            "dp_reduce_scatter", self.emitter.stage_classes[stage], elements * self.gradient_bytes,
-            f"{self.layers[layer].name}.reduce_scatter", Cause.GRADIENT_COMM, ends, stream="dp_reduce",
-            chunks=self.strategy.chunks, extra_latency=self.compression_latency(elements),
-            micro_batch=micro_batch, step=step,
-        )  # fmt: skip
+        done = self._exchange("reduce_scatter", stage, unit, ends, micro_batch, step)
         for index, tasks in done.items():
             self.reduced[stage].setdefault(index, []).extend(tasks)
 
@@ -165,9 +177,8 @@ class FullyShardedState(StateLowering):
             for stage in range(self.strategy.pp)
         }
         ready = self.all_gradients_ready(step, ready)
-        shards = self.plan.layout.groups("cp", "dp").shape[1]
         self.updated = {
-            stage: self.optimizer(stage, step, self.stage_elements(stage) / shards, ready[stage])
+            stage: self.optimizer(stage, step, self.shard_elements(stage), ready[stage])
             for stage in range(self.strategy.pp)
         }
 

@@ -1,0 +1,143 @@
+"""Scenarios whose right answer can be worked out by hand: ideal calibration, layers of a given duration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sim.spec import Calibration, Cluster, Device, Host, Layer, Nic, Scenario, Strategy, Workload
+from sim.spec.calibration import Parameter
+from sim.spec.layer import MemoryBound
+from sim.spec.scenario import Perturbation
+from tests.clusters import cluster, device
+
+BANDWIDTH = device().memory_bandwidth
+ELEMENT = 4.0  # bytes of fp32
+FAST = 1e18  # an efficiency that makes a task take no time that could be seen
+
+
+def processor(bandwidth: float = BANDWIDTH) -> Device:
+    """Processors of a host that serves parameters."""
+    return Device(
+        name="processor",
+        kind="cpu",
+        peak_flops={"fp32": 1e12},
+        memory_bytes=256e9,
+        memory_bandwidth=bandwidth,
+        idle_power=50,
+        peak_power=200,
+        price_per_hour=0,
+        num_multiprocessors=32,
+    )
+
+
+def ideal(*, server_speed: float = FAST, **library: float) -> Calibration:
+    """Every link and device at its datasheet speed, updates free, no latency but those of the cables.
+
+    ``server_speed`` is the fraction of its memory bandwidth that a parameter server attains; ``library`` sets
+    parameters of the collective library.
+    """
+
+    def section(**values: float) -> dict[str, Parameter]:
+        return {name: Parameter(value=value, source="ideal") for name, value in values.items()}
+
+    return Calibration(
+        name="ideal",
+        description="everything at its datasheet speed",
+        source="tests",
+        device={
+            "default": section(
+                gemm_efficiency_vector=1, gemm_efficiency_matrix=1, gemm_efficiency_eight_bit=1,
+                tile_fill_time=0, conv_efficiency_vector=1, conv_efficiency_matrix=1, winograd_gain=1,
+                attention_efficiency=1, memory_efficiency=1, kernel_latency=0,
+            ),
+            "processor": section(memory_efficiency=server_speed),
+        },
+        link={"default": section(bandwidth_efficiency=1, latency=0)},
+        library={
+            "default": section(
+                **{
+                    "step_latency": 0, "step_latency_network": 0, "compute_speed_under_communication": 1,
+                    "communication_speed_under_compute": 1, **library,
+                }
+            )
+        },
+        framework={
+            "default": section(
+                kernel_issue_time=0, optimizer_bandwidth_efficiency=FAST, step_overhead=0,
+                memory_reserved_bytes=0,
+            )
+        },
+    )  # fmt: skip
+
+
+def timed_layer(
+    index: int, forward: float, backward: float, *, parameters: float = 0.0, **fields: Any
+) -> Layer:
+    """A layer of its own block that takes ``forward`` and ``backward`` seconds per sample on the unit device."""
+    work = MemoryBound(
+        elements=forward * BANDWIDTH / ELEMENT, backward_elements=backward * BANDWIDTH / ELEMENT
+    )
+    defaults: dict[str, Any] = {"name": f"layer{index}", "kind": "mlp", "block": index}
+    return Layer(**(defaults | fields), ops=(work,), parameters=parameters)
+
+
+def workload(
+    layers: Sequence[Layer], *, batch: int = 1, global_batch: int | None = None, **fields: Any
+) -> Workload:
+    """A workload of ``batch`` samples per replica (or ``global_batch`` in all), plain SGD in fp32."""
+    size = {"global_batch_size": global_batch} if global_batch else {"batch_per_device": batch}
+    return Workload(
+        name="test", layers=tuple(layers), family="transformer", optimizer="sgd", **size, **fields
+    )
+
+
+def even_workload(
+    count: int, forward: float, backward: float, *, parameters: float = 0.0, batch: int = 1, **fields: Any
+) -> Workload:
+    """``count`` equal layers that together take ``forward`` and ``backward`` seconds per sample."""
+    layers = [
+        timed_layer(i, forward / count, backward / count, parameters=parameters / count, **fields)
+        for i in range(count)
+    ]
+    return workload(layers, batch=batch)
+
+
+def serving_host(bandwidth: float = 1e9, latency: float = 0.0) -> Host:
+    """One device that is its NIC, on a machine whose processors can serve parameters."""
+    return Host(
+        name="serving",
+        devices=(("unit", 1),),
+        nics=(Nic(name="nic0", bandwidth=bandwidth, latency=latency),),
+        cpu_cores=8,
+        cpu_device="processor",
+        memory_bytes=64e9,
+    )
+
+
+def serving(host: Host, num_hosts: int, **fabric: Any) -> Cluster:
+    """A cluster of hosts that name ``processor`` as their processors."""
+    built = cluster(host, num_hosts, **fabric)
+    return built.model_copy(update={"device_types": (*built.device_types, processor())})
+
+
+def scenario(
+    model: Workload,
+    where: Cluster,
+    *,
+    calibration: Calibration | None = None,
+    fold: bool = True,
+    slow_ranks: dict[int, float] | None = None,
+    seed: int = 0,
+    **strategy: Any,
+) -> Scenario:
+    """A scenario with an ideal calibration unless another is given."""
+    return Scenario(
+        workload=model,
+        cluster=where,
+        strategy=Strategy(**strategy),
+        calibration=calibration or ideal(),
+        perturbation=Perturbation(slow_ranks=slow_ranks or {}),
+        fold=fold,
+        seed=seed,
+    )
