@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
@@ -112,7 +113,50 @@ class _Places:
     host: IntArray
     kind: IntArray
     point: IntArray
-    memory: npt.NDArray[np.bool_]
+    memory: BoolArray
+
+    def take(self, index: IntArray) -> _Places:
+        """The places of some flows."""
+        if len(index) == len(self.host):
+            return self
+        return _Places(self.host[index], self.kind[index], self.point[index], self.memory[index])
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Paths inside hosts: host, and row of the host types' table of paths, of each flow."""
+
+    host: IntArray
+    row: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """What flows take before links are looked up.
+
+    Attributes
+    ----------
+    inside, outside : int arrays
+        Flows that stay in a host, and flows that leave it; ``local`` belongs to the former, the rest to the
+        latter.
+    local, leave, arrive : Segment
+        From device to device, from device to port, from port to device.
+    out_port, in_port : int arrays
+        Ports of the fabric.
+    """
+
+    inside: IntArray
+    local: Segment
+    outside: IntArray
+    leave: Segment
+    arrive: Segment
+    out_port: IntArray
+    in_port: IntArray
+
+    @property
+    def num_flows(self) -> int:
+        """Number of flows."""
+        return len(self.inside) + len(self.outside)
 
 
 class Network:
@@ -271,16 +315,7 @@ class Network:
         InputError
             If a host's links do not connect what a flow needs.
         """
-        a, b = self._place(np.asarray(src, np.int64)), self._place(np.asarray(dst, np.int64))
-        inside = a.host == b.host
-        if self.ports.devices:
-            inside &= a.memory | b.memory | (a.point == b.point)
-        local = self._local(a.host[inside], a.kind[inside], a.point[inside], b.point[inside])
-        blocks = [(np.flatnonzero(inside), local, np.ones_like(local, np.float64))]
-        outside = np.flatnonzero(~inside)
-        if len(outside):
-            blocks.append((outside, *self._remote(a, b, outside)))
-        return self._assemble(len(inside), blocks)
+        return self.trace(self.paths(src, dst))
 
     def load(self, src: npt.ArrayLike, dst: npt.ArrayLike, relative: npt.ArrayLike = 1.0) -> Load:
         """Coefficient of each link under flows with the given relative bytes, and their largest latency."""
@@ -290,6 +325,93 @@ class Network:
         total = np.bincount(routes.link, amount, self.num_links).astype(np.float64)
         link = np.flatnonzero(total)
         return Load(link, total[link], float(routes.latency.max(initial=0.0)))
+
+    def paths(self, src: npt.ArrayLike, dst: npt.ArrayLike) -> Paths:
+        """Paths inside hosts and ports of flows: the first half of :meth:`routes`."""
+        a, b = self._place(np.asarray(src, np.int64)), self._place(np.asarray(dst, np.int64))
+        within = a.host == b.host
+        if self.ports.devices:
+            within &= a.memory | b.memory | (a.point == b.point)
+        inside, outside = np.flatnonzero(within), np.flatnonzero(~within)
+        x, y = a.take(inside), b.take(inside)
+        local = Segment(x.host, self._row(x.kind, x.point, y.point))
+        x, y = a.take(outside), b.take(outside)
+        out, into = self._nic_index(x, y), self._nic_index(y, x)
+        first = np.zeros_like(self._types.num_devices) if self.ports.devices else self._types.num_devices + 1
+        return Paths(
+            inside,
+            local,
+            outside,
+            Segment(x.host, self._row(x.kind, x.point, first[x.kind] + out)),
+            Segment(y.host, self._row(y.kind, first[y.kind] + into, y.point)),
+            self._first_port[x.host] + out,
+            self._first_port[y.host] + into,
+        )
+
+    def trace(self, paths: Paths, skip: BoolArray | None = None) -> Routes:
+        """Routes along paths; links in ``skip`` are left out of the table (their latency still counts)."""
+        blocks = []
+        if len(paths.inside):
+            local = self._local(paths.local)
+            blocks.append((paths.inside, local, np.broadcast_to(1.0, local.shape)))
+        if len(paths.outside):
+            blocks.append((paths.outside, *self._remote(paths)))
+        return self._assemble(paths.num_flows, blocks, skip)
+
+    def held_back(self, flows: Sequence[Paths], capacity: FloatArray) -> BoolArray:
+        """Links that the ports in front of (or behind) them cannot fill, bool[L].
+
+        A quick test, the same for all hosts of a type: a link inside a host is held back if only flows that
+        leave (or only flows that arrive) use it, and the ports they use are together no wider than the link;
+        a link between switches if all ports that could use it are together no wider.
+
+        Parameters
+        ----------
+        flows : sequence of Paths
+            All flows that there will ever be.
+        capacity : float[L]
+            Bytes/s of every link.
+        """
+        if self.ports.devices or not len(self.ports):
+            return np.zeros(self.num_links, bool)
+        rate = capacity[self._num_host_links :][: 2 * len(self.ports)].reshape(2, -1)
+        between = self.wiring.demand(*rate) <= capacity[self._num_host_links :] * (1 + 1e-12)
+        return np.concatenate([*self._tile(self._held_back_inside(flows, capacity, rate)), between])
+
+    def _held_back_inside(
+        self, flows: Sequence[Paths], capacity: FloatArray, rate: FloatArray
+    ) -> list[BoolArray]:
+        """The test of :meth:`held_back` for the links of each host type; ``rate`` of ports out and in."""
+        types = self._types
+        rows = np.zeros((3, len(types.paths)), bool)  # paths that local, leaving and arriving flows take
+        for paths in flows:
+            for used, segment in zip(rows, (paths.local, paths.leave, paths.arrive), strict=True):
+                used[segment.row] = True
+        found = []
+        for kind, graph in enumerate(self._graphs):
+            num_links, first_nic = len(graph.capacity), graph.num_devices + 1
+            table = slice(types.path_base[kind], types.path_base[kind] + graph.num_points**2)
+            nic_rate = np.zeros((2, graph.num_nics))
+            mine = self.host_kind[self.ports.host] == kind
+            if not mine.any():
+                found.append(np.zeros(num_links, bool))
+                continue
+            for widest, each in zip(nic_rate, rate, strict=True):
+                np.maximum.at(widest, self.ports.index[mine], each[mine])
+            feeds = np.zeros((3, num_links, graph.num_nics + 1), bool)  # [way, link, NIC]; last: any at all
+            for way in range(3):
+                taken = np.flatnonzero(rows[way, table])
+                ends = np.divmod(taken, graph.num_points)
+                nic = ends[2 - way] - first_nic if way else np.full(len(taken), -1)
+                link = types.paths[table][taken]
+                feeds[way][link[link >= 0], np.repeat(nic, (link >= 0).sum(1))] = True
+                feeds[way, :, -1] |= feeds[way].any(1)
+            any_way = feeds[:, :, -1]
+            bound = np.einsum("wln,wn->wl", feeds[1:, :, :-1], nic_rate)
+            own = capacity[self._first_link[np.argmax(self.host_kind == kind)] :][:num_links]
+            only = np.stack([any_way[1] & ~any_way[2], any_way[2] & ~any_way[1]]) & ~any_way[0]
+            found.append(np.asarray((only & (bound <= own * (1 + 1e-12))).any(0)))
+        return found
 
     def _place(self, endpoint: IntArray) -> _Places:
         if len(endpoint) and (endpoint.min() < 0 or endpoint.max() >= self.num_devices + len(self.host_kind)):
@@ -304,16 +426,21 @@ class Network:
         point = np.where(memory, self._types.num_devices[kind], endpoint - self.first_device[host])
         return _Places(host, kind, point, memory)
 
-    def _local(self, host: IntArray, kind: IntArray, a: IntArray, b: IntArray) -> IntArray:
-        """Global links of paths inside hosts, int[n, w] padded with -1."""
-        row = self._types.path_base[kind] + a * self._types.num_points[kind] + b
-        if not self._types.reachable[row].all():
-            bad = int(np.flatnonzero(~self._types.reachable[row])[0])
+    def _row(self, kind: IntArray, a: IntArray, b: IntArray) -> IntArray:
+        """Rows of the table of paths between points of a host type."""
+        row: IntArray = self._types.path_base[kind] + a * self._types.num_points[kind] + b
+        reachable = self._types.reachable[row]
+        if not reachable.all():
+            bad = int(np.flatnonzero(~reachable)[0])
             graph = self._graphs[kind[bad]]
             pair = f"{graph.point_name(int(a[bad]))} and {graph.point_name(int(b[bad]))}"
             raise InputError(f"host.{self.host_types[kind[bad]].name}.links", f"connect {pair}")
-        path = self._types.paths[row]
-        return np.where(path >= 0, path + self._first_link[host][:, None], -1)
+        return row
+
+    def _local(self, segment: Segment) -> IntArray:
+        """Global links of paths inside hosts, int[n, w] padded with -1."""
+        path = self._types.paths[segment.row]
+        return np.where(path >= 0, path + self._first_link[segment.host][:, None], -1)
 
     def _nic_index(self, places: _Places, peers: _Places) -> IntArray:
         """Index in its host of the port each endpoint uses."""
@@ -326,47 +453,45 @@ class Network:
                 p.memory, 0, types.device_nics[types.nic_base[p.kind] + np.where(p.memory, 0, p.point)]
             )
 
+        if not places.memory.any():
+            return nearest(places)
         follow = nearest(peers) % types.num_nics[places.kind]
         return np.where(places.memory, follow, nearest(places))
 
-    def _remote(self, a: _Places, b: _Places, rows: IntArray) -> tuple[IntArray, FloatArray]:
+    def _remote(self, paths: Paths) -> tuple[IntArray, FloatArray]:
         """Links and shares of flows between hosts: to the port, through the fabric, from the port."""
-        a, b = (_Places(p.host[rows], p.kind[rows], p.point[rows], p.memory[rows]) for p in (a, b))
-        out, into = self._nic_index(a, b), self._nic_index(b, a)
-        first_point = 0 if self.ports.devices else self._types.num_devices + 1
-        offset = np.broadcast_to(first_point, self._types.num_devices.shape)
-        leave = self._local(a.host, a.kind, a.point, offset[a.kind] + out)
-        arrive = self._local(b.host, b.kind, offset[b.kind] + into, b.point)
-        hops = self.wiring.route(self._first_port[a.host] + out, self._first_port[b.host] + into)
+        leave, arrive = self._local(paths.leave), self._local(paths.arrive)
+        hops = self.wiring.route(paths.out_port, paths.in_port)
         between = np.where(hops.link >= 0, hops.link + self._num_host_links, -1)
-        ones = np.ones((len(rows), leave.shape[1]))
+        ones = np.broadcast_to(1.0, leave.shape)
         return np.concatenate([leave, between, arrive], 1), np.concatenate([ones, hops.share, ones], 1)
 
-    def _assemble(self, n: int, blocks: list[tuple[IntArray, IntArray, FloatArray]]) -> Routes:
+    def _assemble(
+        self, n: int, blocks: list[tuple[IntArray, IntArray, FloatArray]], skip: BoolArray | None
+    ) -> Routes:
         """One ragged table from padded blocks of rows."""
-        full = [block for block in blocks if len(block[0]) == n]
-        if full:
-            return self._compact(*full[0][1:])
+        parts = [(rows, self._compact(links, shares, skip)) for rows, links, shares in blocks]
+        if len(parts) == 1 and len(parts[0][0]) == n:
+            return parts[0][1]
         counts, latency = np.zeros(n, np.int64), np.zeros(n)
-        padded_latency = np.append(self.link_latency, 0.0)  # entry -1: padding
-        for rows, links, shares in blocks:
-            counts[rows] = (links >= 0).sum(1)
-            latency[rows] = (padded_latency[links] * shares).sum(1)
+        for rows, part in parts:
+            counts[rows], latency[rows] = np.diff(part.offsets), part.latency
         offsets = np.zeros(n + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
         link, share = np.empty(offsets[-1], np.int64), np.empty(offsets[-1])
-        for rows, links, shares in blocks:
-            used = links >= 0
-            target = (offsets[rows][:, None] + np.cumsum(used, 1) - 1)[used]
-            link[target], share[target] = links[used], shares[used]
+        for rows, part in parts:
+            target = np.arange(len(part.link)) + np.repeat(offsets[rows] - part.offsets[:-1], counts[rows])
+            link[target], share[target] = part.link, part.share
         return Routes(offsets, link, share, latency)
 
-    def _compact(self, links: IntArray, shares: FloatArray) -> Routes:
-        """The ragged table of one padded block that holds every row."""
+    def _compact(self, links: IntArray, shares: FloatArray, skip: BoolArray | None) -> Routes:
+        """The ragged table of one padded block."""
         used = links >= 0
+        latency = (np.append(self.link_latency, 0.0)[links] * shares).sum(1)  # entry -1: padding
+        if skip is not None:
+            used &= ~skip[links]
         offsets = np.zeros(len(links) + 1, np.int64)
         np.cumsum(used.sum(1), out=offsets[1:])
-        latency = (np.append(self.link_latency, 0.0)[links] * shares).sum(1)
         return Routes(offsets, links[used], shares[used], latency)
 
     # --- orders -----------------------------------------------------------------------------------------

@@ -7,14 +7,15 @@ the load of each link and the latency of a step. Nothing here depends on the mes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from sim.fabric.network import Network
+from sim.fabric.network import Network, Paths
 from sim.models.collectives import Phase, flows
 
 IntArray = npt.NDArray[np.int64]
@@ -31,39 +32,57 @@ class StepLatency:
 
 
 @dataclass(frozen=True)
-class RoutedPhase:
-    """Every flow of one phase of all groups of a family, with its route. Flows are sorted by group.
+class PhaseFlows:
+    """Every flow of one phase of all groups of a family, sorted by group.
 
     Attributes
     ----------
-    flow_offsets : int array
+    offsets : int array
         Flows of each group.
+    group : int array, one entry per flow
     relative, latency : float arrays, one entry per flow
-        Relative bytes; latency of a step in seconds, library included.
-    flow, link, share :
-        Aligned: flow ``flow[i]`` puts the fraction ``share[i]`` of itself on ``link[i]``.
+        Relative bytes; the library's latency of a step in seconds.
+    paths : Paths
+        Ways through hosts and ports.
     """
 
     phase: Phase
-    flow_offsets: IntArray
+    offsets: IntArray
+    group: IntArray
     relative: FloatArray
     latency: FloatArray
+    paths: Paths
+
+
+@dataclass(frozen=True)
+class RoutedPhase:
+    """The flows of one phase with their links.
+
+    Attributes
+    ----------
+    flow, link, share :
+        Aligned: flow ``flow[i]`` puts the fraction ``share[i]`` of itself on ``link[i]``.
+    latency : float array
+        Seconds of a step of each flow, library included.
+    """
+
+    flows: PhaseFlows
     flow: IntArray
     link: IntArray
     share: FloatArray
+    latency: FloatArray
 
     def loads(self, capacity: FloatArray, left_out: BoolArray) -> PhaseLoads:
         """Sum the flows' loads per (group, link), leaving some links out."""
-        keep = ~left_out[self.link]
-        flow, link = self.flow[keep], self.link[keep]
-        num_groups = len(self.flow_offsets) - 1
-        owner = np.repeat(np.arange(num_groups), np.diff(self.flow_offsets))
-        group, link, coefficient, entry = _sum_loads(
-            owner[flow], link, self.share[keep] * self.relative[flow], len(capacity)
-        )
-        inverse_rate = np.zeros(len(self.relative))
+        flows, flow, link, share = self.flows, self.flow, self.link, self.share
+        if left_out.any():
+            keep = ~left_out[link]
+            flow, link, share = flow[keep], link[keep], share[keep]
+        group, weight = flows.group[flow], share * flows.relative[flow]
+        group, link, coefficient, entry = _sum_loads(group, link, weight, len(capacity))
+        inverse_rate = np.zeros(len(flows.relative))
         np.maximum.at(inverse_rate, flow, (coefficient / capacity[link])[entry])
-        return PhaseLoads(self.phase, group, link, coefficient, self.flow_offsets, self.latency, inverse_rate)
+        return PhaseLoads(flows.phase, group, link, coefficient, flows.offsets, self.latency, inverse_rate)
 
 
 @dataclass(frozen=True)
@@ -113,17 +132,17 @@ class Family:
         Label, e.g. ``dp_all_reduce_ring`` or ``pp_forward``.
     groups : int array, shape (number of groups, group size)
         Endpoints (devices, or hosts' memories) of each group.
-    routed : sequence of RoutedPhase
+    flows : sequence of PhaseFlows
         The phases of the collective.
     asymmetric : bool
         Whether members play different parts (sender and receiver), so that folding keeps them apart.
     loads : sequence of PhaseLoads
-        Filled by :meth:`loaded`.
+        Filled by :meth:`Router.load`.
     """
 
     name: str
     groups: IntArray
-    routed: tuple[RoutedPhase, ...]
+    flows: tuple[PhaseFlows, ...]
     asymmetric: bool = False
     loads: tuple[PhaseLoads, ...] = ()
 
@@ -132,19 +151,15 @@ class Family:
         """Number of groups."""
         return len(self.groups)
 
-    @property
+    @cached_property
     def phases(self) -> tuple[Phase, ...]:
         """The collective's plan over local indices 0 .. group size - 1."""
-        return tuple(routed.phase for routed in self.routed)
-
-    def loaded(self, capacity: FloatArray, left_out: BoolArray) -> Family:
-        """The family with its link loads, leaving some links out."""
-        return replace(self, loads=tuple(routed.loads(capacity, left_out) for routed in self.routed))
+        return tuple(flows.phase for flows in self.flows)
 
 
 @dataclass(frozen=True)
 class Router:
-    """Routes families over one network.
+    """Routes families over one network: each is described first, then all are routed together.
 
     Parameters
     ----------
@@ -172,15 +187,14 @@ class Router:
         algorithm: str = "",
         asymmetric: bool = False,
     ) -> Family:
-        """Route every flow of every group.
+        """The flows of every group.
 
         ``algorithm`` spreads the flows over the rank orders that the library would use for it (rings over
         NVLinks, one per NIC); without it local rank ``i`` is the group's member ``i``.
         """
         everyone = np.arange(len(groups)), [np.arange(groups.shape[1])]
         orders = self._orders(groups, algorithm) if algorithm else [everyone]
-        routed = tuple(self._route(groups, phase, orders) for phase in phases)
-        return Family(name, groups, routed, asymmetric)
+        return Family(name, groups, tuple(self._flows(groups, phase, orders) for phase in phases), asymmetric)
 
     def _orders(self, groups: IntArray, algorithm: str) -> list[tuple[IntArray, list[IntArray]]]:
         """Groups of equal shape (same devices of their hosts, same host pattern) share their rank orders."""
@@ -200,95 +214,114 @@ class Router:
             out.append((np.flatnonzero(inverse.ravel() == number), orders))
         return out
 
-    def _route(
+    def _flows(
         self, groups: IntArray, phase: Phase, orders: list[tuple[IntArray, list[IntArray]]]
-    ) -> RoutedPhase:
+    ) -> PhaseFlows:
         source, target, relative, owner = _flows(groups, phase, orders)
-        routes = self.network.routes(source, target)
         host = self.endpoint_host
         library = np.where(host[source] == host[target], self.step_latency.local, self.step_latency.network)
         offsets = np.zeros(len(groups) + 1, np.int64)
         np.cumsum(np.bincount(owner, minlength=len(groups)), out=offsets[1:])
-        return RoutedPhase(
-            phase=phase,
-            flow_offsets=offsets,
-            relative=relative,
-            latency=routes.latency + library,
-            flow=np.repeat(np.arange(len(source)), np.diff(routes.offsets)),
-            link=routes.link,
-            share=routes.share,
-        )
+        return PhaseFlows(phase, offsets, owner, relative, library, self.network.paths(source, target))
 
-    def never_bottleneck(self, families: Iterable[Family]) -> BoolArray:
-        """Links that the host ports feeding (or draining) all their flows cannot saturate.
+    def load(self, families: Sequence[Family]) -> list[Family]:
+        """The families with their link loads; links that can never be a bottleneck are left out.
 
-        The capacities of those ports, each times the largest share of a flow that takes the link, add up to
-        no more than the link's own: every flow on it is held back by its port at least as much. Leaving such
-        links out changes no max-min rate, and lets ranks on different leaves of a non-blocking fabric fold.
+        A link is left out if the host ports feeding (or draining) all flows on it cannot saturate it: the
+        capacities of those ports, each times the largest share of a flow that takes the link, add up to no
+        more than its own, so every flow on it is held back by its port at least as much. That changes no
+        max-min rate, and lets ranks on different leaves of a non-blocking fabric fold.
         """
-        routed = [phase for family in families for phase in family.routed]
+        flows = [flows for family in families for flows in family.flows]
+        quick = self.network.held_back([each.paths for each in flows], self.capacity)
+        routed = [self.route(each, quick) for each in flows]
+        left_out = self._never_bottleneck(routed)
+        loads = iter([phase.loads(self.capacity, left_out) for phase in routed])
+        return [
+            replace(family, loads=tuple(itertools.islice(loads, len(family.flows)))) for family in families
+        ]
+
+    def route(self, flows: PhaseFlows, skip: BoolArray | None = None) -> RoutedPhase:
+        """Look up the links of flows, leaving out those in ``skip``."""
+        routes = self.network.trace(flows.paths, skip)
+        return RoutedPhase(flows, routes.rows(), routes.link, routes.share, routes.latency + flows.latency)
+
+    def _never_bottleneck(self, routed: Sequence[RoutedPhase]) -> BoolArray:
+        """The exact test of :meth:`load` on the links that are still there."""
+        is_port = self.network.link_kind_code == _PORT
         relaxed = np.zeros(len(self.capacity), bool)
         for leaving in (True, False):
-            relaxed |= self._ports_bound(routed, leaving) <= self.capacity * (1 + 1e-12)
+            gated = [_behind_ports(phase, is_port, leaving) for phase in routed]
+            relaxed |= self._ports_bound(gated) <= self.capacity * (1 + 1e-12)
         return relaxed
 
-    def _ports_bound(self, routed: Sequence[RoutedPhase], leaving: bool) -> FloatArray:
-        """Bytes/s that the ports in front of (behind) each link can send at most; inf without a port.
+    def _ports_bound(self, gated: Sequence[tuple[IntArray, IntArray, FloatArray]]) -> FloatArray:
+        """Bytes/s that the ports in front of (behind) each link can send at most.
 
-        Ports themselves, and links that no flow uses, get inf.
+        Infinite for links that some flow reaches without a port, and for those that no flow uses.
+        ``gated`` has (link, port, share) of every load.
         """
         size = len(self.capacity)
-        is_port = self.network.link_kind_code == _PORT
-        largest = np.zeros(size)
-        lowest, highest = np.full(size, size), np.full(size, -1)
-        seen = []
-        for phase in routed:
-            gate = np.full(len(phase.relative), -1)
-            entries = np.flatnonzero(is_port[phase.link])
-            order = entries[::-1] if leaving else entries  # the last write wins: first port out, last port in
-            gate[phase.flow[order]] = phase.link[order]
-            port = gate[phase.flow]
-            np.minimum.at(lowest, phase.link, port)
-            np.maximum.at(highest, phase.link, port)
-            np.maximum.at(largest, phase.link, phase.share)
-            seen.append((phase.link, port))
-        bound = np.full(size, np.inf)
-        single = (lowest == highest) & (lowest >= 0) & ~is_port
-        bound[single] = self.capacity[lowest[single]] * largest[single]
-        several = (lowest != highest) & (lowest >= 0) & ~is_port & (highest >= 0)
-        self._sum_several(bound, several, largest, seen)
+        link, port, share = (np.concatenate(column) for column in zip(*gated, strict=True))
+        bound, largest = np.full(size, np.inf), np.zeros(size)
+        np.maximum.at(largest, link, share)
+        one = np.full(size, -1)
+        one[link] = port  # any one of the ports
+        several, open_ = np.zeros(size, bool), np.zeros(size, bool)
+        several[link[one[link] != port]] = True
+        open_[link[port < 0]] = True
+        single = (one >= 0) & ~several & ~open_
+        bound[single] = self.capacity[one[single]] * largest[single]
+        several &= ~open_
+        if several.any():
+            keep = several[link]
+            keys = _distinct(link[keep] * np.int64(size) + port[keep])
+            fed = keys // size
+            total = np.bincount(fed, weights=largest[fed] * self.capacity[keys % size], minlength=size)
+            bound[several] = total[several]
         return bound
-
-    def _sum_several(
-        self,
-        bound: FloatArray,
-        several: BoolArray,
-        largest: FloatArray,
-        seen: list[tuple[IntArray, IntArray]],
-    ) -> None:
-        """Bound of the links that more than one port feeds."""
-        if not several.any():
-            return
-        size = np.int64(len(self.capacity))
-        keys = np.unique(np.concatenate([(link * size + port)[several[link]] for link, port in seen]))
-        link = keys // size
-        total = np.bincount(link, weights=largest[link] * self.capacity[keys % size], minlength=size)
-        bound[several] = total[several]
 
 
 _PORT = 0  # code of host ports, the first of Network.link_kinds
+
+
+def _distinct(values: IntArray) -> IntArray:
+    """Ascending distinct values (np.unique, whose hashing is many times slower than a sort)."""
+    values = np.sort(values)
+    return values[np.concatenate([[True], values[1:] != values[:-1]])] if len(values) else values
+
+
+def _behind_ports(
+    phase: RoutedPhase, is_port: BoolArray, leaving: bool
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """Link, first port out (or last port in; -1 if none) and share of every load but the ports' own."""
+    at_port = is_port[phase.link]
+    entries = np.flatnonzero(at_port)
+    order = entries[::-1] if leaving else entries  # the last write wins
+    gate = np.full(len(phase.latency), -1)
+    gate[phase.flow[order]] = phase.link[order]
+    others = np.flatnonzero(~at_port)
+    return phase.link[others], gate[phase.flow[others]], phase.share[others]
 
 
 def _sum_loads(
     group: IntArray, link: IntArray, weight: FloatArray, num_links: int
 ) -> tuple[IntArray, IntArray, FloatArray, IntArray | slice]:
     """Loads summed per (group, link), and which sum each entry went into."""
+    owner = np.full(num_links, -1)
+    owner[link] = group
+    if np.array_equal(owner[link], group):  # no link is loaded by several groups: sum by link
+        used = np.flatnonzero(owner >= 0)
+        place = np.empty(num_links, np.int64)
+        place[used] = np.arange(len(used))
+        total: FloatArray = np.bincount(link, weights=weight, minlength=num_links).astype(np.float64)[used]
+        return owner[used], used, total, place[link]
     key = group * np.int64(num_links) + link
     ordered = np.sort(key)
     if not np.any(ordered[1:] == ordered[:-1]):  # no group loads a link twice: nothing to sum
         return group, link, weight, slice(None)
     keys, inverse = np.unique(key, return_inverse=True)
-    total: FloatArray = np.bincount(inverse, weights=weight, minlength=len(keys)).astype(np.float64)
+    total = np.bincount(inverse, weights=weight, minlength=len(keys)).astype(np.float64)
     return keys // num_links, keys % num_links, total, inverse
 
 

@@ -205,8 +205,7 @@ class Plan:
 
     def fold(self) -> None:
         """Partition endpoints, groups and links into classes and compute the folded loads."""
-        left_out = self.router.never_bottleneck(self.families.values())
-        families = [family.loaded(self.capacity, left_out) for family in self.families.values()]
+        families = self.router.load(list(self.families.values()))
         self.families = dict(zip(self.families, families, strict=True))
         self.parts = partition(families, self._endpoint_keys(), self.capacity, fold=self._may_fold())
         quotient = quotient_loads(families, self.parts)

@@ -98,6 +98,21 @@ class Wiring(ABC):
     def ends(self, link: int) -> tuple[str, str]:
         """Names of the nodes a link leads from and to."""
 
+    def demand(self, sending: FloatArray, receiving: FloatArray) -> FloatArray:
+        """Bytes/s on each link if every port that could use it sends (or takes) as much as it can.
+
+        Parameters
+        ----------
+        sending, receiving : float[P]
+            Bytes/s of each port, out of the host and into it.
+
+        Returns
+        -------
+        float[l]
+            An upper bound; infinite for ports themselves, and where the builder knows none.
+        """
+        return np.full(len(self.capacity), np.inf)
+
 
 def port_cables(fabric: Fabric, ports: Ports) -> tuple[FloatArray, FloatArray]:
     """Capacity and latency of the cable of each port: the narrower of NIC and cable, both latencies."""

@@ -7,8 +7,18 @@ of every pod is joined to cores i*k/2 .. (i+1)*k/2 - 1. Ports fill edge switches
 from __future__ import annotations
 
 import numpy as np
+from typing_extensions import override
 
-from sim.fabric.builders.base import MAX_REAL_LINKS, Hops, IntArray, Ports, Wiring, port_cables, require_room
+from sim.fabric.builders.base import (
+    MAX_REAL_LINKS,
+    FloatArray,
+    Hops,
+    IntArray,
+    Ports,
+    Wiring,
+    port_cables,
+    require_room,
+)
 from sim.spec.fabric import Fabric
 
 
@@ -23,8 +33,8 @@ class FatTree(Wiring):
     def __init__(self, fabric: Fabric, ports: Ports, k: int) -> None:
         self.ports, self.k, self.half, self.static = ports, k, k // 2, fabric.routing == "static"
         cable, delay = port_cables(fabric, ports)
-        num_pods = -(-len(ports) * 4 // k**2)
-        self.num_edges = num_pods * self.half
+        self.num_pods = -(-len(ports) * 4 // k**2)
+        self.num_edges = self.num_pods * self.half
         self.bundled = not self.static and 4 * self.num_edges * self.half > MAX_REAL_LINKS
         self.edge_lanes, self.pod_lanes = (1, 1) if self.bundled else (self.half, self.half**2)
         edge_bundle, pod_bundle = self.half // self.edge_lanes, self.half**2 // self.pod_lanes
@@ -32,7 +42,7 @@ class FatTree(Wiring):
         uplink_latency = fabric.latency if fabric.uplink_latency is None else fabric.uplink_latency
         tiers = [
             (2 * self.num_edges * self.edge_lanes, edge_bundle),
-            (2 * num_pods * self.pod_lanes, pod_bundle),
+            (2 * self.num_pods * self.pod_lanes, pod_bundle),
         ]
         upper = sum(count for count, _ in tiers)
         self.num_port_links = 2 * len(ports)
@@ -72,6 +82,19 @@ class FatTree(Wiring):
             (edge[1], edge_share),
             (len(self.ports) + dst, 1.0),
         )
+
+    @override
+    def demand(self, sending: FloatArray, receiving: FloatArray) -> FloatArray:
+        """All ports below an edge switch (a pod) at once, evenly over its uplinks (on any one if static)."""
+        edge = np.arange(len(self.ports)) // self.half
+        bounds = [np.full(self.num_port_links, np.inf)]
+        tiers = (edge, self.num_edges, self.edge_lanes), (edge // self.half, self.num_pods, self.pod_lanes)
+        for switch, count, lanes in tiers:
+            share = 1.0 if self.static else 1 / lanes
+            bounds += [
+                np.repeat(np.bincount(switch, rate, count) * share, lanes) for rate in (sending, receiving)
+            ]
+        return np.concatenate(bounds)
 
     def ends(self, link: int) -> tuple[str, str]:
         """Port, edge, aggregation and core names; a bundle names a whole tier of the pod."""

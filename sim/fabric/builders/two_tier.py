@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from typing_extensions import override
 
 from sim.errors import InputError
 from sim.fabric.builders.base import MAX_REAL_LINKS, FloatArray, Hops, IntArray, Ports, Wiring, port_cables
@@ -75,6 +76,16 @@ class TwoTier(Wiring):
         down = np.where(cross, 2 * num_ports + (self.num_leaves + fall[:, None]) * self.lanes + lane, -1)
         share = 1 / lane.shape[1]
         return Hops.of(n, (src, 1.0), (up, share), (down, share), (num_ports + dst, 1.0))
+
+    @override
+    def demand(self, sending: FloatArray, receiving: FloatArray) -> FloatArray:
+        """All ports of a leaf at once, evenly over the spines (on any single one if routing is static)."""
+        bound = np.full(len(self.capacity), np.inf)
+        if self.num_leaves > 1:
+            share = 1.0 if self.static else 1 / self.lanes
+            leaves = [np.bincount(self.leaf, rate, self.num_leaves) for rate in (sending, receiving)]
+            bound[self.num_port_links :] = np.repeat(np.concatenate(leaves) * share, self.lanes)
+        return bound
 
     def ends(self, link: int) -> tuple[str, str]:
         """Port, leaf and spine names."""

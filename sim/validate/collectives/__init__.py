@@ -1,1 +1,0 @@
-"""The accuracy board of collectives: rows, clusters, predictions, scores."""
