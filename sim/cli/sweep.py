@@ -99,14 +99,14 @@ def _report(
 
     for notice in result.notices:
         note(notice)
-    table = result.table
-    write_parquet(table, folder / "results.parquet")
-    runs = sweep_report.published(table, measured)
-    files = [folder / "results.parquet"]
+    table = result.best_table if searched else result.table
+    files = [folder / ("best.parquet" if searched else "results.parquet")]
+    write_parquet(table, files[0])
+    runs = None if searched else sweep_report.published(table, measured)
     if plots and not searched:
         files += sweep_report.write_figures(result, table, runs, folder)
     if json:
-        emit_json({**_summary(result), "rows": records(result.best_table if searched else table)})
+        emit_json({**_summary(result), "rows": records(table)})
     else:
         sweep_report.show(console(), result, table, runs, top, searched=searched)
     note(sweep_report.summary_line(result))

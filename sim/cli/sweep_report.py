@@ -43,7 +43,7 @@ def show(
     objective = result.plan.objective or ("step_time_s" if searched else DEFAULT_OBJECTIVE)
     if searched:
         title = f"best by {objective} ({direction(objective)})"
-        _ranking(screen, result.best_table, objective, len(result.best), title)
+        _ranking(screen, result.best_table, objective, len(result.best), title, mixed=True)
     else:
         rows = table
         if result.plan.where:
@@ -58,18 +58,25 @@ def show(
     _refusals(screen, result)
 
 
-def _ranking(screen: Console, rows: pd.DataFrame, objective: str, top: int, title: str) -> None:
+def _ranking(
+    screen: Console, rows: pd.DataFrame, objective: str, top: int, title: str, *, mixed: bool = False
+) -> None:
+    """Rows, best first; ``mixed`` ones differ in workload and size, and have no common base to scale from."""
+    lead = [("workload", "left"), ("devices", "right")] if mixed else []
     extra = [] if objective in (DEFAULT_OBJECTIVE, "step_time_s") else [(objective, "right")]
+    columns = [column for column in _COLUMNS if not (mixed and column[0] == "scaling")]
     lines = []
     for rank, row in enumerate(rows.head(top).to_dict("records"), start=1):
         idle = (row["bubble_s"] or 0.0) + (row["wait_s"] or 0.0)
+        where = [str(row["workload"]), str(row["num_devices"])] if mixed else []
+        scaling = [] if mixed else [percent(row["scaling_efficiency"])]
         line = [
-            str(rank), str(row["strategy"]), number(row["samples_per_s"]), percent(row["scaling_efficiency"]),
+            str(rank), *where, str(row["strategy"]), number(row["samples_per_s"]), *scaling,
             seconds(row["step_time_s"]), seconds(row["exposed_comm_s"]), seconds(idle),
             size(row["peak_memory_bytes"]), _link(row),
         ]  # fmt: skip
         lines.append([*line, *(number(row[name]) for name, _ in extra)])
-    screen.print(grid([*_COLUMNS, *extra], lines, title=title))
+    screen.print(grid([columns[0], *lead, *columns[1:], *extra], lines, title=title))
     if len(rows) > top:
         screen.print(f"  ... and {len(rows) - top} more in results.parquet\n")
 

@@ -150,10 +150,10 @@ class _Hunt:
             self.session.by_key[point.key] = data  # refused or infeasible: there is nothing to play
             return
         row = tables.row(point.parameters, data)
-        if self.where is not None and self.where.decidable_by(STATIC | set(point.parameters)):
-            if not self.where.matches(row):
-                self.unfit += 1
-                return
+        known = STATIC | set(point.parameters)
+        if self.where is not None and self.where.decidable_by(known) and not self.where.matches(row):
+            self.unfit += 1
+            return
         bounded = self.wanted.objective in BOUNDED | STATIC or self.wanted.objective in point.parameters
         ranked.append((self._cost(row) if bounded else -math.inf, point))
 
