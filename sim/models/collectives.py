@@ -18,57 +18,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from sim.errors import InputError
+from sim.models.in_network import in_fabric, in_switch, switch_tree
+from sim.models.phase import FloatArray, IntArray, Phase, Plan
+from sim.models.phase import equal_flows as _phase
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
+__all__ = [
+    "ALGORITHMS",
+    "OPERATIONS",
+    "Phase",
+    "Plan",
+    "bus_factor",
+    "choose",
+    "closed_form",
+    "flows",
+    "plan",
+]
 
 OPERATIONS = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send", "gather",
     "scatter", "barrier",
 )  # fmt: skip
-ALGORITHMS = ("ring", "tree", "halving_doubling", "recursive_doubling", "hierarchical", "torus2d", "direct")
+ALGORITHMS = (
+    "ring", "tree", "halving_doubling", "recursive_doubling", "hierarchical", "torus2d", "direct", "nvls",
+    "nvls_tree", "in_network",
+)  # fmt: skip
+
+IN_NETWORK_ALGORITHMS = ("nvls", "nvls_tree", "in_network")
 
 # A direct phase has n (n - 1) flows; above this many ranks they would not fit in memory.
 MAX_DIRECT_RANKS = 4096
-
-
-@dataclass(frozen=True, eq=False)
-class Phase:
-    """Consecutive steps of a collective whose flows are proportional.
-
-    Attributes
-    ----------
-    src, dst : int[f]
-        Sender and receiver of each flow, local ranks 0 .. n-1.
-    relative : float[f]
-        Bytes of each flow relative to the elementary flow; at most 1.
-    fraction : float
-        Bytes of an elementary flow over all steps of the phase, as a fraction of ``size_bytes``.
-    steps : int
-        Latencies that add up (the longest dependent chain of messages).
-    dimension : int
-        Dimension of a hierarchical algorithm (0 = innermost); phases of one dimension share a stream.
-    operation : str
-        What the phase does: ``reduce_scatter``, ``all_gather``, ``all_reduce`` ...
-    """
-
-    src: IntArray
-    dst: IntArray
-    relative: FloatArray
-    fraction: float
-    steps: int
-    dimension: int = 0
-    operation: str = ""
-
-
-Plan = tuple[Phase, ...]
 
 
 def plan(op: str, algorithm: str, n: int, *, dims: tuple[int, ...] | None = None) -> Plan:
@@ -151,23 +135,20 @@ def wire_bytes(phases: Plan, n: int, size_bytes: float) -> FloatArray:
     return sent
 
 
-def bus_factor(op: str, n: int) -> float:
+def bus_factor(op: str, n: int, *, in_network: bool = False) -> float:
     """Bus bandwidth over algorithm bandwidth (size / time), as nccl-tests defines it.
 
     It is also the least number of bytes, per byte of ``size_bytes``, that the busiest rank has to send or
-    receive in any algorithm without reduction inside the network.
+    receive; with reduction ``in_network``, where the partial sums need not visit the ranks, an all-reduce
+    sends and receives the buffer once.
     """
     if n <= 1 or op == "barrier":
         return 0.0
+    if op == "all_reduce" and in_network:
+        return 1.0
     if op == "all_reduce":
         return 2 * (n - 1) / n
     return 1.0 if op in ("broadcast", "reduce", "send") else (n - 1) / n
-
-
-def _phase(
-    src: IntArray, dst: IntArray, fraction: float, steps: int, dimension: int = 0, operation: str = ""
-) -> Phase:
-    return Phase(src, dst, np.ones(len(src)), fraction, steps, dimension, operation)
 
 
 # --- ring -----------------------------------------------------------------------------------------------
@@ -377,6 +358,13 @@ def _torus2d(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
     return _hierarchical(op, n, dims)
 
 
+def _nvls_tree(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    per_host, hosts = dims[:2] if dims else (n, 1)
+    if hosts == 1:
+        return in_switch(op, n, dims)
+    return switch_tree(op, (per_host, hosts), *_double_tree_edges(hosts), _tree_depth(hosts))
+
+
 _Builder = Callable[[str, int, "tuple[int, ...] | None"], Plan]
 _SHARDED = ("all_reduce", "all_gather", "reduce_scatter")
 _BUILDERS: dict[tuple[str, str], _Builder] = {
@@ -396,6 +384,9 @@ _BUILDERS: dict[tuple[str, str], _Builder] = {
     **{(op, "hierarchical"): _hierarchical for op in _SHARDED},
     **{(op, "torus2d"): _torus2d for op in _SHARDED},
     **{(op, "hierarchical"): _hierarchical_rooted for op in ("broadcast", "reduce")},
+    **{(op, "nvls"): in_switch for op in _SHARDED},
+    ("all_reduce", "nvls_tree"): _nvls_tree,
+    ("all_reduce", "in_network"): in_fabric,
 }
 
 
@@ -452,7 +443,12 @@ def _closed_form_terms(op: str, algorithm: str, n: int) -> tuple[float, int]:
             "halving_doubling": (2 * (core - 1) / core + 2 * odd, 2 * levels + 2 * odd),
             "recursive_doubling": (levels + 2 * odd, levels + 2 * odd),
             "tree": (_tree_port_load(n), 2 * (n - 1).bit_length()),
+            "nvls": (1.0, 2),
+            "nvls_tree": (1.0, 2),
+            "in_network": (1.0, 4),
         }[algorithm]
+    if algorithm == "nvls":
+        return (n - 1) / n, 1
     if algorithm == "ring":
         return (1.0 if op in ("broadcast", "reduce") else (n - 1) / n), n - 1
     if algorithm == "tree":

@@ -1,0 +1,1 @@
+"""The accuracy board of collectives: rows, clusters, predictions, scores."""

@@ -1,0 +1,219 @@
+"""From the words of a published table to a cluster: device, links inside a host, network between hosts.
+
+A row of ``measurements/collectives.csv`` names hardware the way its page does ("A100-SXM4-80GB", "NVLink4
+NVSwitch (900 GB/s bidir)", "AWS EFA 4x100G (p4d.24xlarge)"). This module finds the spec-sheet numbers behind
+the words. What a page leaves open takes the usual value for the device and is listed as an assumption; what
+cannot be known is an :class:`UnknownHardware` with its reason.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+_GIGABIT = 1e9 / 8
+
+
+class UnknownHardware(Exception):
+    """The row does not say enough to build a cluster; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Interior:
+    """Links inside a host.
+
+    Attributes
+    ----------
+    kind : str
+        ``nvswitch``, ``mesh`` (every pair of devices), ``cube`` (DGX-1), ``pairs`` (bridges), ``pcie``.
+    name : str
+        Generation, part of calibration keys: ``nvlink3``, ``xgmi3``, ``pcie4`` ...
+    bandwidth : float
+        Bytes/s a device can send over them, all links of the device together, one direction.
+    """
+
+    kind: str
+    name: str
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What a datasheet says about links of a device.
+
+    Attributes
+    ----------
+    name : str
+        Short name.
+    interior : Interior
+        Links among devices of one host.
+    per_host : int
+        Devices of the usual machine.
+    pcie : float
+        Bytes/s of the slot, one direction.
+    nic : float
+        Bytes/s of network per device in the usual machine (0: unusual to have a fast one).
+    """
+
+    name: str
+    interior: Interior
+    per_host: int
+    pcie: float
+    nic: float
+
+
+@dataclass(frozen=True)
+class NetworkFacts:
+    """The network between hosts: transport (part of calibration keys), NICs per host and bytes/s of each."""
+
+    transport: str
+    num_nics: int
+    bandwidth: float
+
+
+@dataclass
+class Assumptions:
+    """What was taken for granted, in words."""
+
+    texts: list[str] = field(default_factory=list)
+
+    def add(self, text: str) -> None:
+        """Note one."""
+        self.texts.append(text)
+
+    def __str__(self) -> str:
+        return "; ".join(self.texts)
+
+
+_PCIE = {3: 15.75e9, 4: 31.5e9, 5: 63.0e9, 6: 121.0e9}  # x16, one direction (PCI-SIG)
+
+
+def _nvlink(generation: int, bandwidth: float, kind: str = "nvswitch") -> Interior:
+    return Interior(kind, f"nvlink{generation}", bandwidth)
+
+
+def _slot(generation: int) -> Interior:
+    return Interior("pcie", f"pcie{generation}", _PCIE[generation])
+
+
+# In order: the first pattern found in the text wins. Link speeds are those of the vendors' datasheets.
+_DEVICES: tuple[tuple[str, DeviceFacts], ...] = (
+    (r"GB[23]00", DeviceFacts("gb200", _nvlink(5, 900e9), 4, _PCIE[5], 400 * _GIGABIT)),
+    (r"\bB[23]00", DeviceFacts("b200", _nvlink(5, 900e9), 8, _PCIE[5], 400 * _GIGABIT)),
+    (r"GH200", DeviceFacts("gh200", _nvlink(4, 450e9, "mesh"), 4, _PCIE[5], 200 * _GIGABIT)),
+    (r"H100.*(PCIe|NVL)|H200.*NVL", DeviceFacts("h100-pcie", _slot(5), 8, _PCIE[5], 0.0)),
+    (r"H800", DeviceFacts("h800", _nvlink(4, 200e9), 8, _PCIE[5], 400 * _GIGABIT)),
+    (r"H[12]00|\bH20\b", DeviceFacts("h100", _nvlink(4, 450e9), 8, _PCIE[5], 400 * _GIGABIT)),
+    (r"A100.*PCIe", DeviceFacts("a100-pcie", _slot(4), 8, _PCIE[4], 0.0)),
+    (r"A800", DeviceFacts("a800", _nvlink(3, 200e9), 8, _PCIE[4], 200 * _GIGABIT)),
+    (r"A100", DeviceFacts("a100", _nvlink(3, 300e9), 8, _PCIE[4], 200 * _GIGABIT)),
+    (r"[DH]GX-?2", DeviceFacts("v100-dgx2", _nvlink(2, 150e9), 16, _PCIE[3], 50 * _GIGABIT)),
+    (r"DGX-?1|V100", DeviceFacts("v100", _nvlink(2, 150e9, "cube"), 8, _PCIE[3], 50 * _GIGABIT)),
+    (r"P100", DeviceFacts("p100", _nvlink(1, 80e9, "cube"), 8, _PCIE[3], 50 * _GIGABIT)),
+    (r"L40|\bL4\b|\bA10G?\b|A40|A30|A6000|4090|3090", DeviceFacts("pcie4", _slot(4), 8, _PCIE[4], 0.0)),
+    (r"5090|RTX ?PRO ?6000", DeviceFacts("pcie5", _slot(5), 8, _PCIE[5], 0.0)),
+    (r"\bT4\b|P40|K80|1080|2080|Titan", DeviceFacts("pcie3", _slot(3), 4, _PCIE[3], 0.0)),
+    (r"MI3\d\d", DeviceFacts("mi300x", Interior("mesh", "xgmi3", 448e9), 8, _PCIE[5], 400 * _GIGABIT)),
+    (r"MI250", DeviceFacts("mi250", Interior("mesh", "xgmi2", 350e9), 8, _PCIE[4], 200 * _GIGABIT)),
+    (r"MI100|MI210", DeviceFacts("mi210", Interior("mesh", "xgmi2", 150e9), 4, _PCIE[4], 100 * _GIGABIT)),
+)
+
+# Machine types whose network the provider documents: (pattern, transport, NICs, Gb/s each).
+_MACHINES: tuple[tuple[str, str, int, float], ...] = (
+    (r"p3dn", "efa", 1, 100), (r"p4de?\b", "efa", 4, 100), (r"p5en", "efa", 16, 200),
+    (r"p5e?\b", "efa", 32, 100), (r"\bp6", "efa", 8, 400), (r"g4dn\.metal", "efa", 1, 100),
+    (r"g4dn", "efa", 1, 50), (r"\bg[56]\b", "efa", 1, 100), (r"trn1n", "efa", 16, 100),
+    (r"trn1", "efa", 8, 100), (r"a3-?high", "tcpx", 4, 200),
+    (r"a3-?mega", "tcpxo", 8, 200), (r"a3-?ultra|\ba4-", "roce", 8, 400),
+    (r"BM\.GPU\.B?4\.8|BM\.GPU\.A100", "roce", 16, 100), (r"BM\.GPU\.H[12]00|BM\.GPU\.B200", "roce", 8, 400),
+    (r"ND96.*A100|ND96asr|ND96amsr", "infiniband", 8, 200), (r"ND96.*H[12]00", "infiniband", 8, 400),
+    (r"ND40rs", "infiniband", 1, 100),
+)  # fmt: skip
+
+# Transports in the words of network columns, most specific first.
+_TRANSPORTS: tuple[tuple[str, str], ...] = (
+    (r"tcpxo", "tcpxo"), (r"tcpx", "tcpx"), (r"\befa\b|elastic fabric", "efa"), (r"roce", "roce"),
+    (r"slingshot|cassini|cxi", "slingshot"), (r"infiniband|\bib\b|hdr|ndr|edr|connectx", "infiniband"),
+    (r"socket|tcp|ethernet|\bena\b|gbe", "tcp"), (r"nvlink|mnnvl", "nvlink"),
+)  # fmt: skip
+
+_SPEED_EACH = re.compile(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*G(?!B/s)", re.IGNORECASE)
+_SPEED_TOTAL = re.compile(
+    r"(\d+(?:\.\d+)?)\s*([GT])(?:b/s|bps|bit/s)(?:\s*(?:per|/)\s*(node|host|gpu|nic))?", re.IGNORECASE
+)
+_BIDIRECTIONAL = re.compile(r"(\d+(?:\.\d+)?)\s*GB/s\s*bidir", re.IGNORECASE)
+
+
+def find_device(hardware: str, intra_link: str) -> DeviceFacts:
+    """Datasheet facts of the device a row names, with the links its row states."""
+    facts = next((facts for pattern, facts in _DEVICES if re.search(pattern, hardware, re.I)), None)
+    if facts is None:
+        if "1 gpu per node" not in intra_link.lower():
+            raise UnknownHardware(f"device not known: {hardware or 'none given'}")
+        facts = DeviceFacts("unknown", _slot(3), 1, _PCIE[3], 0.0)
+    return replace(facts, interior=_interior(intra_link, facts.interior))
+
+
+def _interior(text: str, usual: Interior) -> Interior:
+    low = text.lower()
+    generation = re.search(r"(nvlink|pcie|xgmi)\s*(\d)", low)
+    name = f"{generation[1]}{generation[2]}" if generation else usual.name
+    stated = _BIDIRECTIONAL.search(text)
+    bandwidth = float(stated[1]) * 1e9 / 2 if stated else usual.bandwidth
+    if "pairs" in low or "bridge" in low:
+        return Interior("pairs", "nvlink3", bandwidth if stated else 300e9)
+    if "pcie" in low and "nvlink" not in low:
+        number = int(generation[2]) if generation and generation[1] == "pcie" else 4
+        return Interior("pcie", f"pcie{number}", _PCIE.get(number, _PCIE[4]))
+    if "cube" in low:
+        return Interior("cube", usual.name, bandwidth)
+    if "all-to-all" in low or "mesh" in low or "infinity" in low:
+        return Interior("mesh", usual.name, bandwidth)
+    if "nvswitch" in low or "mnnvl" in low or "nvl72" in low:
+        return Interior("nvswitch", name, bandwidth)
+    return Interior(usual.kind, name, bandwidth)
+
+
+def find_network(text: str, device: DeviceFacts, devices_per_host: int, notes: Assumptions) -> NetworkFacts:
+    """Transport, NICs and their speed of a network column."""
+    transport = next((name for pattern, name in _TRANSPORTS if re.search(pattern, text, re.I)), "")
+    machine = next((m for m in _MACHINES if re.search(m[0], text, re.I)), None)
+    if transport == "nvlink":
+        return NetworkFacts("nvlink", 0, 0.0)
+    each = _SPEED_EACH.search(text)
+    if each:
+        return NetworkFacts(transport or "infiniband", int(each[1]), float(each[2]) * _GIGABIT)
+    if machine:
+        return NetworkFacts(transport or machine[1], machine[2], machine[3] * _GIGABIT)
+    total = _SPEED_TOTAL.search(text)
+    if total:
+        speed = float(total[1]) * _GIGABIT * (1000 if total[2].upper() == "T" else 1)
+        of = (total[3] or "").lower()
+        return NetworkFacts(transport or "infiniband", *_divided(speed, of, device.per_host))
+    if not transport:
+        raise UnknownHardware("network between hosts not stated")
+    return _usual_network(transport, device, devices_per_host, notes)
+
+
+def _divided(speed: float, of: str, devices: int) -> tuple[int, float]:
+    """NICs and the speed of each: one per device where the speed is a GPU's, or more than one port has."""
+    if of == "gpu":
+        return devices, speed
+    return (devices, speed / devices) if speed > 400 * _GIGABIT else (1, speed)
+
+
+def _usual_network(
+    transport: str, device: DeviceFacts, devices_per_host: int, notes: Assumptions
+) -> NetworkFacts:
+    if transport == "tcp":
+        notes.add("assumed one 25 Gb/s port")
+        return NetworkFacts("tcp", 1, 25 * _GIGABIT)
+    if transport == "efa" and devices_per_host == 1:
+        notes.add("assumed one 50 Gb/s port")
+        return NetworkFacts("efa", 1, 50 * _GIGABIT)
+    if device.nic == 0.0:
+        raise UnknownHardware(f"{transport} speed not stated")
+    count = device.per_host if device.nic >= 100 * _GIGABIT else device.per_host // 2
+    speed = device.nic * device.per_host / count
+    notes.add(f"assumed {count} x {speed / _GIGABIT:g} Gb/s")
+    return NetworkFacts(transport, count, speed)
