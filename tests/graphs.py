@@ -31,11 +31,11 @@ def make_graph(
     """Build a graph.
 
     A task has a ``name`` and any of: ``kind`` (compute, transfer, counter), ``work``, ``bytes``, ``cap``,
-    ``priority``, ``device``, ``boundary``, ``after`` (names, or (name, iterations back)), ``on`` (stream names),
-    ``links`` ({link: coefficient}), ``adds`` ({counter: amount}), ``waits`` ([(counter, value, slope, back)]),
-    ``skip`` ((counter, value)), ``skip_with`` (a task), ``spins``. Streams not in ``streams`` are program
-    streams of width 1 on device 0; ``streams`` gives ``width``, ``discipline``, ``device``. ``counters`` maps a
-    name to whether it is per iteration.
+    ``priority``, ``device``, ``boundary``, ``after`` (names, or (name, iterations back)), ``on`` (streams),
+    ``links`` ({link: coefficient}), ``adds`` ({counter: amount}), ``waits`` ([(counter, value, slope, back)]
+    ), ``skip`` ((counter, value)), ``skip_with`` (a task), ``spins``. Streams not in ``streams`` are program
+    streams of width 1 on device 0; ``streams`` gives ``width``, ``discipline``, ``device``. ``counters`` maps
+    a name to whether it is per iteration.
     """
     index = {task["name"]: i for i, task in enumerate(tasks)}
     assert len(index) == len(tasks), "task names must differ"

@@ -7,7 +7,7 @@ import numpy as np
 from sim.engine.invariants import link_bytes
 from sim.engine.plan import Edges, data_edges, idle_durations, stream_edges
 from sim.errors import InputError
-from sim.graph.execution import ExecutionGraph, FloatArray, IntArray
+from sim.graph.execution import ExecutionGraph, FloatArray
 
 
 def critical_path(graph: ExecutionGraph) -> float:
@@ -39,9 +39,9 @@ def busiest_link(graph: ExecutionGraph) -> float:
 def bound(graph: ExecutionGraph) -> float:
     """Seconds that no engine can beat for an iteration, if every iteration waits for the one before.
 
-    The largest of the critical path on an idle network, the busiest link and the busiest stream. Skipped tasks
-    count as played. Where iterations overlap (asynchronous jobs) the critical path bounds the makespan and not
-    the iteration time; see :func:`rate_bound`.
+    The largest of the critical path on an idle network, the busiest link and the busiest stream. Skipped
+    tasks count as played. Where iterations overlap (asynchronous jobs) the critical path bounds the makespan
+    and not the iteration time; see :func:`rate_bound`.
     """
     return max(critical_path(graph), rate_bound(graph))
 
@@ -60,7 +60,7 @@ def _longest(edges: Edges, duration: FloatArray) -> FloatArray:
     waiting: list[int] = np.bincount(edges.target, minlength=n).tolist()
     seconds: list[float] = duration.tolist()
     begin = [0.0] * n
-    stack: IntArray | list[int] = [task for task in range(n) if not waiting[task]]
+    stack = [task for task in range(n) if not waiting[task]]
     done = 0
     while stack:
         task = stack.pop()

@@ -18,16 +18,15 @@ class Counters:
         graph = plan.graph
         self._stride, self._rank = plan.stride, plan.rank
         self._per_iteration: list[bool] = graph.counters.per_iteration.tolist()
-        self._adds = _by_task(
-            graph.adds.offsets.tolist(), graph.adds.index.tolist(), graph.add_amount.tolist()
-        )
-        self._waits = _by_task(
-            graph.waits.offsets.tolist(),
-            graph.waits.index.tolist(),
-            graph.wait_value.tolist(),
-            graph.wait_slope.tolist(),
-            graph.wait_distance.tolist(),
-        )
+        adds = list(zip(graph.adds.index.tolist(), graph.add_amount.tolist(), strict=True))
+        self._adds: dict[int, list[tuple[int, float]]] = {
+            task: adds[a:b] for task, a, b in _rows(graph.adds.offsets.tolist())
+        }
+        columns = (graph.waits.index, graph.wait_value, graph.wait_slope, graph.wait_distance)
+        waits = list(zip(*(column.tolist() for column in columns), strict=True))
+        self._waits: dict[int, list[tuple[int, float, float, int]]] = {
+            task: waits[a:b] for task, a, b in _rows(graph.waits.offsets.tolist())
+        }
         self._reach = int(graph.wait_distance.max()) if len(graph.wait_distance) else 0
         self._slopes = _slopes(graph)
         # Key: (counter, iteration) of a per-iteration counter, (counter, -1) of a cumulative one.
@@ -109,9 +108,8 @@ def _slopes(graph: ExecutionGraph) -> dict[int, list[float]]:
     return found
 
 
-def _by_task(offsets: list[int], *columns: list[float]) -> dict[int, list[tuple[int, float, float, int]]]:
-    rows = list(zip(*columns, strict=True))
-    if not rows:
-        return {}
-    spans = zip(offsets, offsets[1:], strict=False)
-    return {task: rows[a:b] for task, (a, b) in enumerate(spans) if b > a}  # type: ignore[misc]
+def _rows(offsets: list[int]) -> list[tuple[int, int, int]]:
+    """(task, first entry, last entry + 1) of the tasks that have entries."""
+    if not offsets[-1]:
+        return []
+    return [(task, a, b) for task, (a, b) in enumerate(zip(offsets, offsets[1:], strict=False)) if b > a]

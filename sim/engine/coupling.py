@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from simpy.core import Environment
@@ -46,7 +47,7 @@ class Coupling:
         self._dirty: dict[int, None] = {}
         # Compute tasks that ran at several speeds: when, and with how much left.
         self.histories: dict[int, list[tuple[float, float]]] = {}
-        self._callbacks = [self._on_completion]
+        self._callbacks: list[Callable[[Event], None]] = [self._on_completion]
         self._devices = [self._devices_of(task) for task in range(plan.num_tasks)]
 
     def _devices_of(self, task: int) -> list[int]:

@@ -39,7 +39,8 @@ class Stuck:
         graph = self.plan.graph
         device = int(graph.device[task])
         place = f" on {graph.devices.name[device]}" if device >= 0 else ""
-        return f"'{graph.names[graph.name[task]]}'{place} (task {int(self.plan.origin[task])}, iteration {iteration})"
+        number = int(self.plan.origin[task])
+        return f"'{graph.names[graph.name[task]]}'{place} (task {number}, iteration {iteration})"
 
 
 def explain(stuck: Stuck) -> str:

@@ -12,12 +12,12 @@ from simpy.events import NORMAL, Event
 class Completion(Event):
     """Fires when something is over: a task, a latency, the earliest transfer of a group.
 
-    Unlike ``Timeout`` it takes the list of its callbacks, which all events of a kind share, and its value says
-    what is over (an instance or a group).
+    Unlike ``Timeout`` it takes the list of its callbacks, which all events of a kind share, and its value
+    says what is over (an instance or a group).
     """
 
     def __init__(
-        self, env: Environment, callbacks: list[Callable[[Any], None]], value: Any, delay: float
+        self, env: Environment, callbacks: list[Callable[[Event], None]], value: Any, delay: float
     ) -> None:
         self.env = env
         self.callbacks = callbacks

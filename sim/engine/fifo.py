@@ -8,6 +8,7 @@ travels down a link's queue only as far as it alters what is used before a posit
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 from simpy.core import Environment
@@ -46,7 +47,7 @@ class FifoNetwork:
         self._next = 0
         self._new: list[int] = []
         self._disturbed: set[int] = set()
-        self._callbacks = [self._on_completion]
+        self._callbacks: list[Callable[[Event], None]] = [self._on_completion]
         self.dirty = False
 
     def join(self, instance: int) -> None:

@@ -15,12 +15,15 @@ from sim.engine.fifo import FifoNetwork
 from sim.engine.network import FluidNetwork, Network
 from sim.engine.plan import INSTANT, Plan
 from sim.engine.streams import StreamPool
-from sim.errors import Deadlock, InvariantError
+from sim.errors import Deadlock, InputError, InvariantError
 from sim.graph.execution import TaskKind
 
 UNSET = float("nan")
-# How many iterations some tasks may be ahead of others in an open-ended run before the rest counts as stuck.
-LEAD_LIMIT = 20_000
+# How far some tasks may be ahead of others in an open-ended run before the rest counts as stuck: in
+# iterations, or in instances if that is sooner, but a few hundred iterations at least.
+LEAD_LIMIT, LEAD_FLOOR, LEAD_INSTANCES = 20_000, 300, 5_000_000
+# How many iterations may begin at one instant before the graph counts as one that takes no time.
+ZERO_TIME_LIMIT = 5_000
 
 
 class Player:
@@ -56,6 +59,7 @@ class Player:
         self.unset = UNSET
         self._lowest = 0
         self._told = -1
+        self._opened_at, self._opened_now = 0.0, 0
         self._unfinished: set[int] = set()
         self.stopped_at: float | None = None
         self.num_events = 0
@@ -74,11 +78,18 @@ class Player:
     # -- iterations -------------------------------------------------------------------------------
 
     def open_until(self, iteration: int, now: float) -> None:
-        """Make the state of all iterations up to ``iteration``; instances without predecessors are launched."""
+        """Make the state of all iterations up to ``iteration``; launch instances without predecessors."""
         plan, stride = self.plan, self.plan.stride
+        lead = min(LEAD_LIMIT, max(LEAD_FLOOR, LEAD_INSTANCES // stride))
         for k in range(len(self.pending) // stride, iteration + 1):
-            if plan.max_iterations is None and k - len(self.boundary_times) > LEAD_LIMIT:
+            if plan.max_iterations is None and k - len(self.boundary_times) > lead:
                 raise Deadlock(explain(self.stuck()))
+            self._opened_now = self._opened_now + 1 if now == self._opened_at else 0
+            self._opened_at = now
+            if self._opened_now > ZERO_TIME_LIMIT:
+                raise InputError(
+                    "graph.work", "let an iteration take time", f"{ZERO_TIME_LIMIT} iterations at {now:g} s"
+                )
             pending = plan.pending_at(k)
             self.pending += pending
             self.duration += self._durations(k)
@@ -115,7 +126,7 @@ class Player:
         """Play until nothing is left or ``stop(iteration, now)`` says so at the end of an iteration.
 
         ``stop`` is first asked after iteration -1, when the first tasks have started at time 0. After it has
-        agreed, everything that started before that instant is played to its end, so that the window is complete.
+        agreed, everything that started before that instant is played to its end: the window is complete.
         """
         plan = self.plan
         self.open_until(max(min(plan.reach, plan.max_iterations or plan.reach) - 1, 0), 0.0)
@@ -148,7 +159,7 @@ class Player:
                     if not left:
                         seconds = duration[j]
                         if seconds > 0.0:
-                            # Its order among the starts of this instant cannot matter: it competes for nothing.
+                            # It competes for nothing, so its order among the starts cannot matter.
                             start[j] = now
                             Completion(env, finish, j, seconds)
                         elif seconds == 0.0:
@@ -175,7 +186,7 @@ class Player:
                 now = env._now
 
     def _attend(self, now: float) -> None:
-        """Start what has to pass a gate, until something ends at once; at last re-rate network and devices."""
+        """Start what has to pass a gate until something ends at once; at last re-rate network and devices."""
         special, done, streams = self.special, self.done, self.streams
         while not done:
             if special:
@@ -286,7 +297,8 @@ class Player:
             if self.start[other] is UNSET:
                 names, name = graph.names, graph.name
                 raise InvariantError(
-                    f"{names[name[node]]} shares the skip decision of {names[name[leader]]}, which has not started"
+                    f"{names[name[node]]} shares the skip decision of {names[name[leader]]},"
+                    " which has not started"
                 )
             return other in self.skipped
         counter = int(graph.skip_counter[node])

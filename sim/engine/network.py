@@ -1,14 +1,15 @@
 """The fluid network: transfers drain at max-min fair rates, re-solved only where something changed.
 
 Transfers that share links, directly or through others, form a *group*. While every member crosses the most
-contended link of its group (or is held by the same cap), all members progress at one common rate. Then the group
-keeps a *virtual time*, the bytes an unweighted flow has received, and each member a fixed virtual finish, so that
-a change costs O(links of one transfer + log members) and not a new solution. Otherwise the group is solved by
-progressive filling. One event per group waits for its earliest completion.
+contended link of its group (or is held by the same cap), all members progress at one common rate. Then the
+group keeps a *virtual time*, the bytes an unweighted flow has received, and each member a fixed virtual finish,
+so that a change costs O(links of one transfer + log members) and not a new solution. Otherwise the group is
+solved by progressive filling. One event per group waits for its earliest completion.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
@@ -24,7 +25,7 @@ from sim.rng import uniform_hash
 
 NEGLIGIBLE = 1e-9  # of a transfer's bytes: counts as drained
 _TOLERANCE = 1e-9
-_SMALL = 24  # members up to which progressive filling in Python is faster than NumPy
+_SMALL = 32  # members up to which progressive filling in Python is faster than NumPy
 _INFINITY = float("inf")
 
 
@@ -142,7 +143,7 @@ class FluidNetwork:
         self._factor: dict[int, float] = {}
         self._new: list[int] = []
         self._changed: list[Group] = []
-        self._callbacks = [self._on_alarm]
+        self._callbacks: list[Callable[[Event], None]] = [self._on_alarm]
         self.dirty = False
 
     # -- what the loop calls ----------------------------------------------------------------------
@@ -431,35 +432,54 @@ class FluidNetwork:
         else:
             rates = self._fill_small(list(group.finish))
         factor = self._factor
-        group.rates = {i: x * factor[i] for i, x in rates.items()} if factor else rates
+        group.rates = {i: x * factor.get(i, 1.0) for i, x in rates.items()} if factor else rates
 
     def _fill_small(self, members: list[int]) -> dict[int, float]:
-        table, stride, weight = self.table, self.table.stride, self._weight
-        rates: dict[int, float] = {}
+        """Progressive filling: settle the flows of the most contended link or the one of lowest cap, in turn."""
+        table, stride, users = self.table, self.table.stride, self._users
+        capacity, weights = table.capacity, self._weight
+        residual: dict[int, float] = {}
         load: dict[int, float] = {}
-        for instance in members:
-            for link, amount in table.loads(instance % stride):
-                load[link] = load.get(link, 0.0) + amount * weight.get(instance, 1.0)
-        residual = {link: table.capacity[link] for link in load}
-        while members:
-            level = min((residual[link] / load[link] for link in load), default=_INFINITY)
-            level = min(level, min(table.cap[i % stride] / weight.get(i, 1.0) for i in members))
-            edge = level * (1 + 1e-12)
-            full = {link for link in load if residual[link] <= edge * load[link]}
-            rest = []
-            for i in members:
-                loads, w = table.loads(i % stride), weight.get(i, 1.0)
-                if table.cap[i % stride] <= edge * w or any(link in full for link, _ in loads):
-                    rates[i] = level * w
-                    for link, amount in loads:
-                        if link in load:
-                            residual[link] -= amount * w * level
-                            load[link] -= amount * w
+        on: dict[int, list[int]] = {}
+        shared: dict[int, list[tuple[int, float]]] = {}
+        caps: list[tuple[float, int]] = []
+        for i in members:
+            weight = weights.get(i, 1.0)
+            cap = table.cap[i % stride] / weight
+            mine = shared[i] = []
+            for link, amount in table.loads(i % stride):
+                amount *= weight
+                if users[link] == 1:
+                    cap = min(cap, capacity[link] / amount)
+                    continue
+                mine.append((link, amount))
+                if link in load:
+                    load[link] += amount
+                    on[link].append(i)
                 else:
-                    rest.append(i)
-            members = rest
-            used = {link for i in rest for link, _ in table.loads(i % stride)}
-            load = {link: total for link, total in load.items() if link in used}
+                    load[link], residual[link], on[link] = amount, capacity[link], [i]
+            caps.append((cap, i))
+        caps.sort(reverse=True)
+        left = {link: len(flows) for link, flows in on.items()}
+        rates: dict[int, float] = {}
+        while len(rates) < len(members):
+            while caps[-1][1] in rates:
+                caps.pop()
+            level, settled = caps[-1][0], [caps[-1][1]]
+            for link, total in load.items():
+                if residual[link] < level * total:
+                    level, settled = residual[link] / total, on[link]
+            for i in settled:
+                if i in rates:
+                    continue
+                rates[i] = level * weights.get(i, 1.0)
+                for link, amount in shared[i]:
+                    left[link] -= 1
+                    if left[link]:
+                        residual[link] -= amount * level
+                        load[link] -= amount
+                    else:
+                        del load[link]
         return rates
 
     def _fill_large(self, members: list[int]) -> dict[int, float]:

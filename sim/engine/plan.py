@@ -1,8 +1,8 @@
 """Plan: an ExecutionGraph turned, once and with NumPy, into the plain lists the event loop runs on.
 
-Two observations keep the loop short. A program stream of width 1 *is* a chain of edges (each task waits for the
-one before it, the first one for the last of the previous iteration), so most streams need no run-time state. And
-a transfer that can never share a link while it runs takes a time that is known beforehand.
+Two observations keep the loop short. A program stream of width 1 *is* a chain of edges (each task waits for
+the one before it, the first one for the last of the previous iteration), so most streams need no run-time
+state. And a transfer that can never share a link while it runs takes a time that is known beforehand.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def program_entries(graph: ExecutionGraph, *, chained: bool) -> tuple[IntArray, 
 
 
 def stream_edges(graph: ExecutionGraph) -> Edges:
-    """Program streams of width 1 as edges from each task to the next, the last one to the first of the next iteration."""
+    """Program streams of width 1 as edges: each task to the next, the last to the next iteration's first."""
     stream, task = program_entries(graph, chained=True)
     if not len(task):
         return Edges(task, task, task)
@@ -121,7 +121,7 @@ def exclusive_transfers(graph: ExecutionGraph) -> BoolArray:
         pairs, shared = np.unique(key, return_counts=True)
         pair_link = pairs // len(graph.stream_table.width)
         safe[pair_link[shared == users[pair_link]]] = True
-    exclusive = moving.copy()
+    exclusive: BoolArray = moving.copy()
     exclusive[task[~safe[link]]] = False
     return exclusive
 
@@ -144,7 +144,7 @@ class Plan:
     def __init__(
         self, graph: ExecutionGraph, *, analytic: bool, max_iterations: int | None, contracted: bool = False
     ) -> None:
-        self.max_iterations = max_iterations
+        self.max_iterations, self.analytic = max_iterations, analytic
         self.coupled = (
             graph.compute_speed_under_communication != 1.0 or graph.communication_speed_under_compute != 1.0
         )
@@ -169,7 +169,7 @@ class Plan:
         self.markers: list[tuple[int, int]] = []
         if self.coupled and graph.spins.any():
             self._add_markers(chained)
-        self.timed = self._timed(analytic)
+        self.timed = self._timed()
         self._classify()
         self._link_successors()
 
@@ -182,22 +182,26 @@ class Plan:
         return members.index[members.offsets[:-1]]
 
     def _check_rates(self) -> None:
-        endless = np.flatnonzero(~np.isfinite(self.idle) | (self.idle < 0))
+        moving = (self.graph.kind == TaskKind.TRANSFER) & (self.graph.flow_bytes > 0)
+        free = moving & ~np.isfinite(idle_rates(self.graph))
+        endless = np.flatnonzero(~np.isfinite(self.idle) | (self.idle < 0) | free)
         if len(endless):
             name = self.graph.names[int(self.graph.name[endless[0]])]
             raise InputError(
-                f"graph.tasks[{endless[0]}] ({name})", "take a finite time >= 0", float(self.idle[endless[0]])
+                f"graph.tasks[{endless[0]}] ({name})",
+                "take a finite time and move bytes at a finite rate",
+                float(self.idle[endless[0]]),
             )
         if len(self.graph.add_amount) and self.graph.add_amount.min() < 0:
             raise InputError(
                 "graph.add_amount", "be >= 0 (counters only grow)", float(self.graph.add_amount.min())
             )
 
-    def _timed(self, analytic: bool) -> BoolArray:
+    def _timed(self) -> BoolArray:
         """Tasks whose duration is known when they start."""
         graph = self.graph
         moving = (graph.kind == TaskKind.TRANSFER) & (graph.flow_bytes > 0)
-        if analytic:
+        if self.analytic:
             timed = np.ones(self.num_tasks, np.bool_)
         else:
             timed = ~moving
@@ -234,37 +238,44 @@ class Plan:
     @cached_property
     def gated(self) -> list[bool]:
         """Tasks with counters to wait for or a skip rule."""
-        return self.is_gated.tolist()
+        values: list[bool] = self.is_gated.tolist()
+        return values
 
     @cached_property
     def shared(self) -> list[bool]:
         """Tasks on streams that are arbitrated."""
-        return self.is_shared.tolist()
+        values: list[bool] = self.is_shared.tolist()
+        return values
 
     @cached_property
     def seconds(self) -> list[float]:
         """Idle duration of each task."""
-        return self.idle.tolist()
+        values: list[float] = self.idle.tolist()
+        return values
 
     @cached_property
     def latency(self) -> list[float]:
         """Seconds before the bytes of a transfer flow."""
-        return self.graph.work.tolist()
+        values: list[float] = self.graph.work.tolist()
+        return values
 
     @cached_property
     def kind(self) -> list[int]:
         """Kind of each task."""
-        return self.graph.kind.tolist()
+        values: list[int] = self.graph.kind.tolist()
+        return values
 
     @cached_property
     def is_timed(self) -> list[bool]:
         """Tasks whose duration is known when they start."""
-        return self.timed.tolist()
+        values: list[bool] = self.timed.tolist()
+        return values
 
     @cached_property
     def is_boundary(self) -> list[bool]:
         """Tasks that end the iteration of a device."""
-        return self.boundary.tolist()
+        values: list[bool] = self.boundary.tolist()
+        return values
 
     @cached_property
     def rank(self) -> list[int]:
@@ -285,7 +296,8 @@ class Plan:
     def _add_markers(self, chained: Edges) -> None:
         """Nodes that fire when a participant of a spinning transfer has posted it (coupled runs only)."""
         graph, n = self.graph, self.num_tasks
-        table, extra = graph.stream_table, ([], [], [])  # type: tuple, tuple[list[int], list[int], list[int]]
+        table = graph.stream_table
+        extra: tuple[list[int], list[int], list[int]] = ([], [], [])
         for task in np.flatnonzero(graph.spins & (graph.kind == TaskKind.TRANSFER)).tolist():
             row = slice(graph.predecessors.offsets[task], graph.predecessors.offsets[task + 1])
             sources, distances = graph.predecessors.index[row], graph.predecessor_distance[row]
@@ -330,7 +342,7 @@ class Plan:
         if len(free):
             name = self.graph.names[int(self.graph.name[free[0]])]
             raise InputError(
-                f"graph.tasks[{free[0]}] ({name})", "have a predecessor, perhaps of an earlier iteration, or a program stream",
+                f"graph.tasks[{free[0]}] ({name})", "have a predecessor (of an earlier iteration, say) or a program stream",
                 hint="Nothing would keep it from running in all iterations at once.",
             )  # fmt: skip
 
@@ -346,11 +358,13 @@ class Plan:
         if iteration >= self.reach:
             return self._base_list
         real = self.edges.target[self.edges.distance <= iteration]
-        return np.bincount(real, minlength=self.stride).tolist()
+        counts: list[int] = np.bincount(real, minlength=self.stride).tolist()
+        return counts
 
     @cached_property
     def _base_list(self) -> list[int]:
-        return self.base.tolist()
+        values: list[int] = self.base.tolist()
+        return values
 
     def jitter_factors(self, iteration: int) -> FloatArray:
         """Factor on the work of every node: the mean over its members weighted by their work."""

@@ -35,8 +35,8 @@ class RunRecord:
     window : (float, float)
         Span in seconds over which averages are taken.
     window_iterations : (int, int)
-        Half-open range of the iterations whose boundaries ``window`` joins: ``(k1, k2)`` means from the end of
-        iteration ``k1 - 1`` (time 0 for ``k1 = 0``) to the end of iteration ``k2 - 1``.
+        Half-open range of the iterations whose boundaries ``window`` joins: ``(k1, k2)`` means from the end
+        of iteration ``k1 - 1`` (time 0 for ``k1 = 0``) to the end of iteration ``k2 - 1``.
     boundary_times : float[K]
         Seconds at which all boundary tasks of iteration 0, 1, ... were done.
     step_time : float

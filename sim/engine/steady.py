@@ -23,9 +23,9 @@ class SteadyState:
     """Watches the ends of iterations; callable as the loop's ``stop``.
 
     A deterministic run stops when its complete state, relative to now and to the current iteration, equals an
-    earlier one within 1e-9; the empty state at time 0 counts, so a job that flushes needs one iteration. A random
-    run, and one that has not recurred after 16 iterations, stops when the 80 % confidence half-width of the mean
-    iteration time (8 or more batch means, Student's t) is at most ``confidence`` of it.
+    earlier one within 1e-9; the empty state at time 0 counts, so a job that flushes needs one iteration. A
+    random run, and one that has not recurred after 16 iterations, stops when the 80 % confidence half-width
+    of the mean iteration time (8 or more batch means, Student's t) is at most ``confidence`` of it.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class SteadyState:
         return True
 
     def _mean_boundary(self, iteration: int) -> float:
-        """Mean over the boundary tasks of their end times: less noisy than the latest, same mean increment."""
+        """Mean end of the boundary tasks: less noisy than the latest end, with the same mean increment."""
         end, stride = self._player.end, self._player.plan.stride
         base = iteration * stride
         return float(np.mean([end[base + task] for task in self._boundary_tasks.tolist()]))
@@ -105,7 +105,7 @@ def fingerprint(player: Player, iteration: int, now: float) -> tuple[object, Flo
     fractions : float[b]
         Bytes left of active transfers over their total; counters.
     """
-    plan, stride = player.plan, player.plan.stride
+    stride = player.plan.stride
     first = player.lowest_incomplete()
     shift = (iteration + 1) * stride
     pending = np.array(player.pending[first * stride :], np.int32)
@@ -150,8 +150,8 @@ def confidence_interval(cumulative: FloatArray) -> tuple[int, float]:
 
     Notes
     -----
-    A. M. Law, *Simulation Modeling and Analysis*, 5th ed. 2015, section 9.5.3 (batch means). The first iteration
-    starts from an empty cluster and is always dropped where that leaves 8.
+    A. M. Law, *Simulation Modeling and Analysis*, 5th ed. 2015, section 9.5.3 (batch means). The first
+    iteration starts from an empty cluster and is always dropped where that leaves 8.
     """
     played = len(cumulative) - 1
     first = max(1, played // 10) if played > _BATCHES else 0

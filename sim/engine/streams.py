@@ -17,9 +17,9 @@ class StreamPool:
 
     A task takes all its shared streams at once or waits holding none. On one stream the order is that of its
     discipline: (ready, priority, id) on arrival streams, (priority, ready, id) on priority streams, program
-    order, blocking at the head, on wide program streams. A task that cannot start because another of its streams
-    is busy does not block those behind it, except on program streams. Heads of different streams are tried in
-    the order (ready, priority, id).
+    order, blocking at the head, on wide program streams. A task that cannot start because another of its
+    streams is busy does not block those behind it, except on program streams. Heads of different streams are
+    tried in the order (ready, priority, id).
     """
 
     def __init__(self, plan: Plan) -> None:

@@ -65,7 +65,7 @@ def unfold(player: Player) -> Spans:
 def _prefix(
     original: ExecutionGraph, contraction: Contraction, factors: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Work before and up to the end of each member of a node, in the order of ``members.index``, by iteration."""
+    """Work before and up to the end of each member within its node, in the order of ``members.index``."""
     members = contraction.members
     work = np.where(factors == 1.0, original.work, original.work * factors)[:, members.index]
     total = np.cumsum(work, axis=1)
@@ -111,4 +111,5 @@ def _inner_order(contraction: Contraction, order: IntArray, end: FloatArray) -> 
     step = np.arange(width.sum()) - np.repeat(np.cumsum(width) - width, width)
     task = members.index[np.repeat(members.offsets[node], width) + step]
     place = np.repeat(iteration, width) * len(contraction.node) + task
-    return place[np.argsort(end.ravel()[place], kind="stable")]
+    result: IntArray = place[np.argsort(end.ravel()[place], kind="stable")]
+    return result

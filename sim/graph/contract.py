@@ -1,8 +1,8 @@
 """Chains of compute tasks fused into one: an exact pass before playing, undone in the record afterwards.
 
-A layer-by-layer program has long runs of compute tasks on one stream between two communications. Nothing outside
-sees the inner ends of such a run, so the engine may play it as one task; its members' spans follow from the run's
-span by prefix sums of their work.
+A layer-by-layer program has long runs of compute tasks on one stream between two communications. Nothing
+outside sees the inner ends of such a run, so the engine may play it as one task; its members' spans follow
+from the run's span by prefix sums of their work.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def contract(
 ) -> Contraction | None:
     """Fuse successive compute tasks that nothing else can tell apart.
 
-    Task ``b`` joins ``a`` if both are compute tasks of one device on the same single program stream of width 1,
-    ``b`` follows ``a`` there, waits for nothing but ``a``, and nothing but ``b`` waits for ``a``; neither has a
-    skip rule, ``b`` waits for no counter, and ``a`` neither adds to one nor ends an iteration.
+    Task ``b`` joins ``a`` if both are compute tasks of one device on the same single program stream of width
+    1, ``b`` follows ``a`` there, waits for nothing but ``a``, and nothing but ``b`` waits for ``a``; neither
+    has a skip rule, ``b`` waits for no counter, and ``a`` neither adds to one nor ends an iteration.
 
     Parameters
     ----------
@@ -106,13 +106,13 @@ def _contracted(graph: ExecutionGraph, heads: IntArray, node: IntArray) -> Execu
     add_order = np.argsort(add_rows, kind="stable")
     leader = graph.skip_leader[heads]
     columns = (
-        "kind", "flow_bytes", "cap", "total_bytes", "priority", "cause", "name", "micro_batch", "step", "device",
-        "closes_update", "opens_pull", "skip_counter", "skip_value", "spins",
+        "kind", "flow_bytes", "cap", "total_bytes", "priority", "cause", "name", "micro_batch", "step",
+        "device", "closes_update", "opens_pull", "skip_counter", "skip_value", "spins",
     )  # fmt: skip
     return replace(
         graph,
         **{column: getattr(graph, column)[heads] for column in columns},
-        work=np.bincount(node, graph.work, count),
+        work=np.bincount(node, graph.work, count).astype(np.float64),
         boundary=np.bincount(node, graph.boundary, count) > 0,
         predecessors=Ragged.from_pairs(count, rows[outer], source[outer]),
         predecessor_distance=graph.predecessor_distance[outer][order],

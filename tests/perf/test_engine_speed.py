@@ -24,7 +24,7 @@ from sim.graph.execution import (
 
 
 def desynchronised(num_streams: int, length: int) -> ExecutionGraph:
-    """``num_streams`` program streams of ``length`` tasks of random length; task i waits for one on another stream."""
+    """Program streams of ``length`` tasks of random duration; each waits for one task on another stream."""
     count = num_streams * length
     generator = np.random.default_rng(1)
     task = np.arange(count)

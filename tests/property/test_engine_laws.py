@@ -1,0 +1,151 @@
+"""Random small graphs: laws hold (the engine checks itself), runs repeat, contraction changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sim.engine import bound, play
+from sim.engine.bounds import rate_bound
+from sim.graph.execution import ExecutionGraph
+from tests.graphs import make_graph
+
+_QUIET = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@st.composite
+def graphs(draw: st.DrawFn, *, network: bool = True, iterations: int | None = 2) -> ExecutionGraph:
+    """A few devices with compute and communication streams; random edges, each iteration after the last."""
+    num_devices = draw(st.integers(1, 3))
+    count = draw(st.integers(1, 14))
+    tasks: list[dict[str, Any]] = []
+    for i in range(count):
+        device = draw(st.integers(0, num_devices - 1))
+        task: dict[str, Any] = {
+            "name": f"t{i}",
+            "device": device,
+            "work": draw(st.sampled_from([0.0, 0.5, 1.0, 1.7, 3.0])),
+        }
+        earlier = [f"t{j}" for j in range(i)]
+        if earlier and draw(st.booleans()):
+            task["after"] = draw(st.lists(st.sampled_from(earlier), max_size=2, unique=True))
+        if network and draw(st.integers(0, 2)) == 0:
+            task["kind"] = "transfer"
+            peer = draw(st.integers(0, num_devices - 1))
+            task["on"] = sorted(
+                {f"comm{device}", f"comm{peer}"} if draw(st.booleans()) else {f"queue{device}"}
+            )
+            task["bytes"] = draw(st.sampled_from([0.0, 1.0, 2.5, 7.0]))
+            task["links"] = {
+                name: draw(st.sampled_from([1.0, 2.0]))
+                for name in {f"out{device}", f"in{peer}", "core"}
+                if draw(st.booleans())
+            }
+            task["cap"] = draw(st.sampled_from([1.5, 4.0]))
+        else:
+            task["on"] = [f"compute{device}"]
+        task["priority"] = draw(st.integers(0, 2))
+        task["boundary"] = i == count - 1
+        tasks.append(task)
+    streams: dict[str, dict[str, Any]] = {}
+    for device in range(num_devices):
+        streams[f"compute{device}"] = {"device": device}
+        streams[f"comm{device}"] = {"device": device}
+        kind = draw(st.sampled_from(["arrival", "priority", "program"]))
+        streams[f"queue{device}"] = {"device": device, "discipline": kind, "width": draw(st.integers(1, 2))}
+    links = {
+        f"{side}{d}": draw(st.sampled_from([2.0, 3.0])) for side in ("out", "in") for d in range(num_devices)
+    }
+    links["core"] = 2.5
+    # Every iteration after the one before, so that shared queues cannot be entered by all iterations at once.
+    for task in tasks:
+        task.setdefault("after", [])
+        task["after"] = [*task["after"], (f"t{count - 1}", 1)]
+    speeds = draw(st.sampled_from([(1.0, 1.0), (0.7, 1.0), (0.8, 0.6)]))
+    return make_graph(
+        tasks,
+        streams=streams,
+        links=links,
+        max_iterations=iterations,
+        link_service=draw(st.sampled_from(["fair", "weighted", "fifo"])),
+        jitter=draw(st.sampled_from([0.0, 0.3])),
+        seed=draw(st.integers(0, 5)),
+        compute_speed_under_communication=speeds[0],
+        communication_speed_under_compute=speeds[1],
+    )
+
+
+def by_instance(run: Any) -> Any:
+    order = np.lexsort((run.task, run.iteration))
+    return run.task[order], run.iteration[order], run.start[order], run.end[order], run.ready[order]
+
+
+@_QUIET
+@given(graphs())
+def test_runs_repeat_to_the_bit_and_keep_the_laws(graph: ExecutionGraph) -> None:
+    first, second = play(graph), play(graph)
+    for a, b in zip(by_instance(first), by_instance(second), strict=True):
+        assert np.array_equal(a, b)
+    assert first.num_instances == 2 * graph.num_tasks
+    assert (np.diff(first.end) >= 0).all()
+    assert (first.start >= first.ready - 1e-9).all()
+
+
+@_QUIET
+@given(graphs())
+def test_contraction_changes_nothing(graph: ExecutionGraph) -> None:
+    plain, fused = by_instance(play(graph, contract=False)), by_instance(play(graph, contract=True))
+    assert np.array_equal(plain[0], fused[0])
+    assert np.array_equal(plain[1], fused[1])
+    for a, b in zip(plain[2:], fused[2:], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+@_QUIET
+@given(graphs(iterations=1))
+def test_bound_is_a_bound(graph: ExecutionGraph) -> None:
+    if graph.jitter == 0.0:
+        run = play(graph)
+        assert run.makespan >= bound(graph) * (1 - 1e-9)
+        assert bound(graph) >= rate_bound(graph)
+
+
+@_QUIET
+@given(graphs(iterations=1), st.sampled_from([0.5, 4.0]))
+def test_time_scales_with_work_and_bandwidth(graph: ExecutionGraph, factor: float) -> None:
+    """Work times f and bandwidth over f: every time times f (no hidden constants)."""
+    slower = replace(
+        graph,
+        work=graph.work * factor,
+        cap=graph.cap / factor,
+        link_table=replace(graph.link_table, capacity=graph.link_table.capacity / factor),
+    )
+    np.testing.assert_allclose(
+        by_instance(play(slower))[3], by_instance(play(graph))[3] * factor, rtol=1e-8, atol=1e-9
+    )
+
+
+@_QUIET
+@given(st.integers(2, 6), st.integers(1, 12), st.sampled_from([0.4, 1.0]))
+def test_chains_are_fused_and_unfolded_exactly(chains: int, length: int, speed: float) -> None:
+    """Runs of compute between transfers, jitter, coupled speeds: the record is that of the single tasks."""
+    tasks: list[dict[str, Any]] = []
+    for c in range(chains):
+        for i in range(length):
+            tasks.append({"name": f"c{c}.{i}", "work": 0.1 * (1 + (i * 7 + c) % 5), "on": ["compute"]})
+        tasks.append(
+            {"name": f"send{c}", "kind": "transfer", "bytes": 1.0 + c, "links": {"a": 1}, "on": [f"m{c % 2}"],
+             "after": [f"c{c}.{length - 1}"]}
+        )  # fmt: skip
+    graph = make_graph(
+        tasks, links={"a": 1.5}, max_iterations=3, jitter=0.2, seed=3, compute_speed_under_communication=speed
+    )
+    plain, fused = play(graph, contract=False), play(graph)
+    for a, b in zip(by_instance(plain), by_instance(fused), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    if length > 1:
+        assert fused.num_events < plain.num_events
