@@ -53,6 +53,9 @@ MEANING: dict[str, str] = {
     "no_times": "the file describes a workload without measured times",
     "not_a_trace": "the file belongs to a trace set but holds no events",
     "dependency_missing": "dependencies on operations that are not in the file; ignored",
+    "collective_not_simultaneous": "operations of one name and number whose spans do not overlap; kept apart",
+    "collective_of_absent_ranks": "collectives whose other ranks are not in the trace; as long as measured",
+    "peer_missing": "sends and receives without their counterpart; as long as measured",
     "group_size_unknown": "collectives whose group size is not stated",
 }
 

@@ -49,7 +49,8 @@ class Collective:
     ----------
     kind : str
         ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``, ``reduce``,
-        ``gather``, ``scatter``, ``send``, ``recv``, ``send_recv``, ``push_pull``, ``push``, ``pull``, ``barrier`` or ``unknown``.
+        ``gather``, ``scatter``, ``send``, ``recv``, ``send_recv``, ``push_pull``, ``push``, ``pull``,
+        ``barrier`` or ``unknown``.
     size_bytes : float or None
         In the meaning of nccl-tests: all-gather the gathered result, reduce-scatter the full input,
         otherwise the buffer of one rank.
@@ -107,6 +108,30 @@ class HostTable:
 
 
 @dataclass
+class JobTable:
+    """Ops of all ranks of a pipeline-parallel job as columns; times in seconds.
+
+    Attributes
+    ----------
+    restarts : bool
+        Times restart at 0 each step.
+    """
+
+    rank: IntArray
+    stage: IntArray
+    dp_rank: IntArray
+    step: IntArray
+    start: FloatArray
+    duration: FloatArray
+    optype: IntArray
+    sequence: IntArray
+    chunk: IntArray
+    micro_batch: IntArray
+    optypes: tuple[str, ...]
+    restarts: bool = True
+
+
+@dataclass
 class RankTrace:
     """What one rank did.
 
@@ -136,6 +161,7 @@ class RankTrace:
     host: HostTable | None = None
     categories: dict[str, int] = field(default_factory=dict)
     correlation: IntArray | None = None
+    job: JobTable | None = None
 
 
 @dataclass(frozen=True)
@@ -227,7 +253,7 @@ _KIND_WORDS: tuple[tuple[str, str], ...] = (
 
 
 def collective_kind(name: str) -> str:
-    """Our word for a collective, from any spelling (``_reduce_scatter_base``, ``ncclKernel_AllReduce...``)."""
+    """Our word for a collective, from any spelling (``_reduce_scatter_base``, ``ncclKernel_AllReduce``)."""
     text = re.sub(r"[^a-z0-9]", "", name.lower())
     for word, kind in _KIND_WORDS:
         if word in text:
@@ -238,8 +264,9 @@ def collective_kind(name: str) -> str:
 _ELEMENT_BYTES = {
     "float": 4, "float32": 4, "int": 4, "int32": 4, "uint32": 4, "c10complexhalf": 4,
     "double": 8, "float64": 8, "long": 8, "longint": 8, "int64": 8, "uint64": 8, "c10complexfloat": 8,
-    "half": 2, "float16": 2, "c10half": 2, "bfloat16": 2, "c10bfloat16": 2, "short": 2, "shortint": 2, "int16": 2,
-    "uint16": 2, "byte": 1, "char": 1, "signedchar": 1, "unsignedchar": 1, "uint8": 1, "int8": 1, "bool": 1,
+    "half": 2, "float16": 2, "c10half": 2, "bfloat16": 2, "c10bfloat16": 2, "short": 2, "shortint": 2,
+    "int16": 2, "uint16": 2,
+    "byte": 1, "char": 1, "signedchar": 1, "unsignedchar": 1, "uint8": 1, "int8": 1, "bool": 1,
     "float8e4m3fn": 1, "float8e5m2": 1, "float8e4m3fnuz": 1, "float8e5m2fnuz": 1, "float8e8m0fnu": 1,
     "c10float8e4m3fn": 1, "c10float8e5m2": 1, "complexfloat": 8, "complexdouble": 16, "c10complexdouble": 16,
 }  # fmt: skip
@@ -269,7 +296,8 @@ def nccl_size(
 
 
 _RANK_IN_NAME = re.compile(
-    r"(?:^|[^a-z])(?:rank|worker)[-_. ]?(\d+)(?!\d)|(?:chakra|_eg|eg|allreduce|allgather|alltoall|reducescatter)[._](\d+)\.",
+    r"(?:^|[^a-z])(?:rank|worker)[-_. ]?(\d+)(?!\d)"
+    r"|(?:chakra|_eg|eg|allreduce|allgather|alltoall|reducescatter)[._](\d+)\.",
     re.IGNORECASE,
 )
 _RANK_BEFORE_SUFFIX = re.compile(r"[._](\d{1,5})\.(?:et|json|chakra)(?:\.gz)?$", re.IGNORECASE)

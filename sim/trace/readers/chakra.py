@@ -43,10 +43,10 @@ COLLECTIVES = (
 )
 MICROSECOND = 1e-6
 
-# Field number of AttributeProto.value -> how to read it (`et_def.proto`; numbers of the oneof, lists above 16).
+# Field number in AttributeProto -> how to read it (`et_def.proto`). Each type is followed by its list.
 _SCALARS = {
-    3: "double", 4: "float", 5: "int", 6: "int", 7: "uint", 8: "uint", 9: "zigzag", 10: "zigzag", 11: "uint", 12: "uint",
-    13: "fixed_int", 14: "fixed_int", 15: "bool", 16: "string", 17: "bytes",
+    3: "double", 5: "float", 7: "int", 9: "int", 11: "uint", 13: "uint", 15: "zigzag", 17: "zigzag",
+    19: "uint", 21: "uint", 23: "fixed_int", 25: "fixed_int", 27: "bool", 29: "string", 31: "bytes",
 }  # fmt: skip
 
 

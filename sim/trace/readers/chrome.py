@@ -58,7 +58,9 @@ class ChromeEvents:
         self.launch = Columns(("start", "duration"), ("thread", "correlation", "name"))
         self.issue = Columns(("start", "duration"), ("thread", "external", "record", "annotation"))
         self.operator = Columns(("start", "duration"), ("name", "thread", "external", "sequence"))
-        self.span = Columns(("start", "duration"), ("name", "thread", "category", "step", "micro_batch"))
+        self.span = Columns(
+            ("start", "duration"), ("name", "thread", "category", "step", "micro_batch", "sequence", "chunk")
+        )
         self.records: list[CommRecord] = []
         self.steps: list[Step] = []
         self.step_keys: set[tuple[str, float]] = set()
@@ -201,6 +203,8 @@ class ChromeEvents:
             self.categories("" if category.startswith("ph ") else category),
             integer(args.get("step")),
             integer(args.get("mb_id")),
+            integer(args.get("seq_id")),
+            integer(args.get("model_chunk")),
         )
 
     def _begin(self, event: dict[str, Any]) -> None:

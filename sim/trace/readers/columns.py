@@ -23,6 +23,7 @@ class Names:
         self.index: dict[Any, int] = {}
 
     def __call__(self, key: Any) -> int:
+        """Number of a text, new or known."""
         found = self.index.get(key)
         if found is None:
             found = self.index[key] = len(self.index)

@@ -126,7 +126,7 @@ def _elements(shape: list[Any]) -> int:
 
 
 def tuple_bytes(values: Sequence[Any]) -> tuple[float | None, str]:
-    """Bytes of tensors written as ``[id, storage, offset, elements, bytes of one, device]``, nested or not."""
+    """Bytes of tensors written as ``[id, storage, offset, elements, bytes of one, device]``."""
     total, found, stack = 0, False, list(values)
     while stack:
         value = stack.pop()

@@ -241,7 +241,7 @@ def _collective(
 
 
 def _issued(events: ChromeEvents) -> dict[str, Any]:
-    """Host records of collectives, waits left out: ``record_param_comms`` joined with the annotation inside it."""
+    """Host records of collectives but waits: ``record_param_comms`` with the annotation inside it."""
     issue = events.issue
     start, duration, thread = issue.real("start"), issue.real("duration"), issue.integer("thread")
     record, external, annotation = (issue.integer(n) for n in ("record", "external", "annotation"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from sim.trace.model import (
     Collective,
     FloatArray,
     IntArray,
+    JobTable,
     ProcessGroup,
     RankTrace,
     Step,
@@ -49,24 +49,6 @@ OPERATIONS: dict[str, int] = {
     "first-op": OTHER,
 }
 _REQUIRED = ("rank", "step", "optype", "start_ts", "duration")
-
-
-@dataclass
-class JobTable:
-    """Ops of a job as columns; times in seconds, ``start`` within the step."""
-
-    rank: IntArray
-    stage: IntArray
-    dp_rank: IntArray
-    step: IntArray
-    start: FloatArray
-    duration: FloatArray
-    optype: IntArray
-    sequence: IntArray
-    chunk: IntArray
-    micro_batch: IntArray
-    optypes: tuple[str, ...]
-    restarts: bool = True  # times restart at 0 each step
 
 
 def read_parquet(member: Member, issues: Issues) -> list[RankTrace]:
@@ -217,6 +199,7 @@ def _rank(
         steps=_steps(job.step[rows], start, end),
         collectives=tuple(collectives),
         groups=_groups(job, number),
+        job=job,
         issues=Issues(),
     )
 
@@ -239,7 +222,7 @@ def _stream(word: str) -> int:
 
 
 def _group(word: str, job: JobTable, row: int) -> tuple[str, int | None]:
-    """Process group an op runs in: the pipeline of its replica, its stage's replicas, or first and last stage."""
+    """Group an op runs in: the pipeline of its replica, its stage's replicas, or first and last stage."""
     if word.endswith(("-send", "-recv")):
         return f"pp {job.dp_rank[row]}", 2
     if word.startswith("embedding"):

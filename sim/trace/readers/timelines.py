@@ -11,13 +11,14 @@ from sim.trace.model import (
     COMMUNICATION_NAME,
     OTHER,
     Collective,
+    JobTable,
     RankTrace,
     collective_kind,
     rank_from_name,
     timeline,
 )
 from sim.trace.readers.chrome import ChromeEvents
-from sim.trace.readers.straggler import OPERATIONS, JobTable
+from sim.trace.readers.straggler import OPERATIONS
 from sim.trace.readers.straggler import build as build_job
 
 MICROSECOND = 1e-6
@@ -57,8 +58,8 @@ def _job(events: ChromeEvents) -> JobTable:
         start=span.real("start") * MICROSECOND,
         duration=span.real("duration") * MICROSECOND,
         optype=span.integer("category"),
-        sequence=np.full(len(span), -1, np.int64),
-        chunk=np.full(len(span), -1, np.int64),
+        sequence=span.integer("sequence"),
+        chunk=span.integer("chunk"),
         micro_batch=span.integer("micro_batch"),
         optypes=categories,
         restarts=False,

@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from sim.errors import InputError
 from sim.trace.issues import Issues
@@ -134,7 +135,7 @@ def _aicb_row(
             row,
             None,
             int(peer) if peer is not None and kind in ("send", "recv") else None,
-        )  # fmt: skip
+        )
     )
     if group and group not in groups:
         groups[group] = ProcessGroup(group, "", "", (), number)
@@ -166,7 +167,7 @@ def read_simai(member: Member, issues: Issues) -> list[RankTrace]:
     """SimAI/ASTRA-sim workload text: per layer compute times (ns) and collectives of the three passes."""
     source = lines(member)
     head = source.readline().split()
-    stated = {key.rstrip(":"): value for key, value in zip(head, head[1:], strict=False) if key.endswith(":")}
+    stated = {key.rstrip(":"): value for key, value in pairwise(head) if key.endswith(":")}
     count = source.readline().strip()
     if not count.isdigit():
         raise InputError(
@@ -285,7 +286,7 @@ def _goal_pieces(text: str) -> list[str]:
     if not starts:
         return [text]
     edges = sorted({0, *starts, len(text)})
-    return [text[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [text[a:b] for a, b in pairwise(edges)]
 
 
 def _goal_task(match: re.Match[str], number: int) -> GoalTask:

@@ -1,0 +1,325 @@
+"""Operations of Kineto ranks: a host that issues, streams that run, waits in both directions.
+
+All host threads of a rank are one sequence of launches and waits: the threads of a training step take turns.
+The time between two of them is host work and stays as measured; waiting for the device does not, it follows
+from what is waited for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sim.graph.execution import Cause
+from sim.trace.issues import Issues
+from sim.trace.model import COMMUNICATION, Collective, FloatArray, IntArray, RankTrace
+from sim.trace.operations import DELAY, DEVICE, HOST, TRANSFER, Operations, clock_offsets
+
+_SYNCHRONIZE = re.compile(r"Synchronize", re.IGNORECASE)
+_COPY = re.compile(r"^(cuda|hip|cu)Memcpy", re.IGNORECASE)
+_CAUSES = {
+    "all_to_all": Cause.EXPERT_COMM,
+    "all_gather": Cause.PARAMETER_COMM,
+    "send": Cause.PIPELINE_COMM,
+    "recv": Cause.PIPELINE_COMM,
+    "send_recv": Cause.PIPELINE_COMM,
+}
+#: A span that starts this soon after another one's end was waiting for it, seconds.
+CLOSE = 20e-6
+#: Ends of one collective may differ by this much between ranks, seconds.
+END_SPREAD = 1e-3
+
+
+def kineto_operations(ranks: list[RankTrace], issues: Issues) -> Operations:
+    """Operations of several ranks of one job, clocks aligned, collectives joined.
+
+    Parameters
+    ----------
+    ranks : list of RankTrace
+        Read with ``host=True``; without launches a rank's streams only follow themselves.
+    issues : Issues
+        Where findings are counted.
+    """
+    ops = Operations(tuple(_number(rank, row) for row, rank in enumerate(ranks)), issues)
+    keys = [_keys(rank) for rank in ranks]
+    shift = _clocks(ranks, keys)
+    first = min(_first_time(rank) + offset for rank, offset in zip(ranks, shift, strict=True))
+    numbers: dict[tuple[object, ...], int] = {}
+    shared = _shared(keys)
+    for row, rank in enumerate(ranks):
+        join = {
+            span: numbers.setdefault(key, len(numbers)) for span, key in keys[row].items() if key in shared
+        }
+        lonely = len(keys[row]) - len(join)
+        issues.add("collective_of_absent_ranks", lonely if (rank.world_size or len(ranks)) > 1 else 0)
+        _Rank(ops, row, rank, shift[row] - first, join).build()
+    ops.resolve_joins(tolerance=END_SPREAD)
+    return ops
+
+
+def _number(rank: RankTrace, row: int) -> int:
+    return row if rank.rank is None else rank.rank
+
+
+def _keys(rank: RankTrace) -> dict[int, tuple[object, ...]]:
+    """Row of each collective's span -> what identifies the collective among the ranks."""
+    groups = {group.name: group.ranks for group in rank.groups}
+    count: dict[tuple[object, ...], int] = defaultdict(int)
+    found: dict[int, tuple[object, ...]] = {}
+    for one in rank.collectives:
+        if one.row < 0 or one.kind in ("send", "recv"):
+            continue
+        key = (one.group, groups.get(one.group, ()), one.kind, one.size_bytes)
+        found[one.row] = (*key, one.sequence if one.sequence is not None else count[key])
+        count[key] += 1
+    return found
+
+
+def _shared(keys: list[dict[int, tuple[object, ...]]]) -> set[tuple[object, ...]]:
+    seen: dict[tuple[object, ...], int] = defaultdict(int)
+    for rank in keys:
+        for key in set(rank.values()):
+            seen[key] += 1
+    return {key for key, count in seen.items() if count > 1}
+
+
+def _clocks(ranks: list[RankTrace], keys: list[dict[int, tuple[object, ...]]]) -> FloatArray:
+    """What to add to each rank's times to have them on the first rank's clock."""
+    base = min(rank.clock_origin_ns for rank in ranks)
+    origin = np.array([(rank.clock_origin_ns - base) * 1e-9 for rank in ranks])
+    order = sorted(_shared(keys), key=repr)
+    ends = []
+    for row, rank in enumerate(ranks):
+        end = {key: rank.timeline["end"][span] + origin[row] for span, key in keys[row].items()}
+        ends.append(np.array([end.get(key, np.nan) for key in order]))
+    return origin - clock_offsets(ends)
+
+
+def _first_time(rank: RankTrace) -> float:
+    times = [float(rank.timeline["posted"].min())]
+    times += [step.start for step in rank.steps if np.isfinite(step.start)]
+    return min(times)
+
+
+@dataclass
+class _Call:
+    """A point of the host's sequence: a launch, a wait for the device, or a mark."""
+
+    start: float
+    end: float
+    kind: str
+    spans: list[int] = field(default_factory=list)
+    name: str = ""
+    backward: bool = False
+
+
+class _Rank:
+    """Builds the operations of one rank."""
+
+    def __init__(
+        self, ops: Operations, row: int, rank: RankTrace, shift: float, join: dict[int, int]
+    ) -> None:
+        self.ops, self.row, self.rank, self.join = ops, row, rank, join
+        spans = rank.timeline
+        self.start, self.end = spans["start"] + shift, spans["end"] + shift
+        self.posted, self.stream = spans["posted"] + shift, spans.integer("stream")
+        self.shift = shift
+        self.kind, self.names = spans.integer("kind"), spans.integer("name")
+        self.collective: dict[int, Collective] = {c.row: c for c in rank.collectives if c.row >= 0}
+        self.operation = np.full(len(self.start), -1, np.int64)
+        self.issuer = np.full(len(self.start), -1, np.int64)
+        self.backward = np.zeros(len(self.start), np.bool_)
+        self.rows = _without_duplicates(self.start, self.end, self.stream, self.names)
+
+    def build(self) -> None:
+        """Host sequence first (it fixes who issued what), then spans in order of time, then the waits."""
+        calls = self._calls()
+        waits = self._host(calls)
+        self._spans()
+        for operation, span in waits:
+            self.ops.after(operation, int(self.operation[span]))
+        self._mark_trace()
+
+    # ---- host -------------------------------------------------------------------------------------------
+
+    def _calls(self) -> list[_Call]:
+        host, calls = self.rank.host, []
+        for step in self.rank.steps:
+            if np.isfinite(step.start):
+                calls.append(_Call(step.start + self.shift, step.start + self.shift, "begin", name=step.name))
+                calls.append(_Call(step.end + self.shift, step.end + self.shift, "end", name=step.name))
+        if host is None or self.rank.correlation is None:
+            return sorted(calls, key=lambda c: c.start)
+        launched: dict[int, list[int]] = defaultdict(list)
+        for span in self.rows.tolist():
+            if self.rank.correlation[span] >= 0:
+                launched[int(self.rank.correlation[span])].append(span)
+        backward = _backward_threads(self.rank)
+        for at in np.flatnonzero(host.kind == 1).tolist():
+            spans = launched.get(int(host.correlation[at]), [])
+            name = host.names[host.name[at]]
+            if spans or _SYNCHRONIZE.search(name):
+                start, end = float(host.start[at] + self.shift), float(host.end[at] + self.shift)
+                blocking = bool(_SYNCHRONIZE.search(name)) or (
+                    bool(_COPY.search(name)) and all(self.end[s] <= end + 2e-6 for s in spans)
+                )
+                call = _Call(start, end, "wait" if blocking else "launch", spans, name)
+                call.backward = int(host.thread[at]) in backward
+                calls.append(call)
+        return sorted(calls, key=lambda c: c.start)
+
+    def _host(self, calls: list[_Call]) -> list[tuple[int, int]]:
+        """The host's sequence; returns (operation, span it waits for)."""
+        ops, row = self.ops, self.row
+        now, previous = 0.0, -1
+        waits: list[tuple[int, int]] = []
+        begun: dict[str, tuple[int, float]] = {}
+        for call in calls:
+            at = max(call.start, now)
+            operation = ops.add(row, "host", HOST, "host", now, at, type="host")
+            ops.after(operation, previous)
+            now, previous = at, operation
+            self.issuer[call.spans] = operation
+            self.backward[call.spans] = call.backward
+            if call.kind == "begin":
+                begun[call.name] = (ops.add(row, "", HOST, call.name, at, at, type="mark"), at)
+                ops.after(begun[call.name][0], operation)
+            elif call.kind == "end" and call.name in begun:
+                first, start = begun.pop(call.name)
+                ops.marks.append((call.name, row, first, operation, at - start))
+            elif call.kind == "wait":
+                span = self._awaited(call)
+                begin = max(call.start, float(self.end[span])) if span >= 0 else call.start
+                length = max(call.end - max(begin, now), 0.0)
+                previous = ops.add(
+                    row, "host", HOST, "host", now, max(call.end, now), type="host", work=length
+                )
+                ops.after(previous, operation)
+                now = max(call.end, now)
+                if span >= 0:
+                    waits.append((previous, span))
+        return waits
+
+    def _awaited(self, call: _Call) -> int:
+        """The span that a blocking call waited for: the last to end inside it of those issued before."""
+        inside = self.rows[(self.end[self.rows] > call.start) & (self.end[self.rows] <= call.end + 1e-6)]
+        issued = inside[self.posted[inside] <= call.start + 1e-9]
+        both = np.union1d(
+            issued, np.array([s for s in call.spans if self.end[s] <= call.end + 2e-6], np.int64)
+        )
+        return int(both[np.argmax(self.end[both])]) if len(both) else -1
+
+    # ---- device -----------------------------------------------------------------------------------------
+
+    def _spans(self) -> None:
+        last: dict[int, int] = {}
+        ended: list[int] = []  # spans in order of their ends, for finding what a span waited for
+        by_end = self.rows[np.argsort(self.end[self.rows], kind="stable")]
+        at = 0
+        for span in self.rows[np.lexsort((self.posted[self.rows], self.start[self.rows]))].tolist():
+            while at < len(by_end) and self.end[by_end[at]] <= self.start[span] + 1e-6:
+                ended.append(int(by_end[at]))
+                at += 1
+            self._span(span, last.get(int(self.stream[span]), -1), ended)
+            last[int(self.stream[span])] = span
+
+    def _span(self, span: int, before: int, ended: list[int]) -> None:
+        ops, start = self.ops, float(self.start[span])
+        issuer = int(self.issuer[span])
+        free = float(self.end[before]) if before >= 0 else 0.0
+        ready = max(free, float(self.posted[span]) if issuer >= 0 else 0.0)
+        source = before if before >= 0 and (issuer < 0 or free >= self.posted[span]) else -1
+        cause = -1
+        if start - ready > 2e-6:
+            cause = self._waited_for(span, ready, ended)
+        if cause >= 0:
+            ready, source = float(self.end[cause]), cause
+        operation = self._operation(span)
+        lag = start - ready
+        if lag > 0:
+            delay = ops.add(self.row, "", DELAY, "launch", ready, start, type="launch")
+            ops.after(delay, int(self.operation[source]) if source >= 0 else issuer)
+            ops.after(operation, delay)
+        elif cause >= 0:
+            ops.after(operation, int(self.operation[cause]))
+        ops.after(operation, issuer, int(self.operation[before]) if before >= 0 else -1)
+
+    def _waited_for(self, span: int, ready: float, ended: list[int]) -> int:
+        """The span of another stream whose end let this one start; -1 if none ended just before."""
+        for other in reversed(ended[-64:]):
+            if self.end[other] < max(ready, self.start[span] - CLOSE):
+                return -1
+            if self.stream[other] != self.stream[span] and self.operation[other] >= 0:
+                return other
+        return -1
+
+    def _operation(self, span: int) -> int:
+        collective = self.collective.get(span)
+        moving = self.kind[span] == COMMUNICATION
+        name = self.rank.timeline.names[self.names[span]]
+        if collective is not None and moving:
+            cause = _CAUSES.get(collective.kind, Cause.GRADIENT_COMM)
+        else:
+            cause = Cause.BACKWARD if self.backward[span] else Cause.FORWARD
+        streams = self.rank.timeline.streams
+        operation = self.ops.add(
+            self.row,
+            f"stream {streams[self.stream[span]] if self.stream[span] >= 0 else '?'}",
+            TRANSFER if moving else DEVICE,
+            name,
+            float(self.start[span]),
+            float(self.end[span]),
+            type=collective.kind if collective is not None and moving else name,
+            cause=cause,
+            join=self.join.get(span, -1),
+            size=(collective.size_bytes or 0.0) if collective is not None else 0.0,
+        )
+        self.operation[span] = operation
+        return operation
+
+    def _mark_trace(self) -> None:
+        """Without steps the whole trace is the interval to be replayed."""
+        mine = [
+            o for o in range(len(self.ops)) if self.ops.rank[o] == self.row and self.ops.category[o] != DELAY
+        ]
+        if any(row == self.row for _, row, *_ in self.ops.marks) or not mine:
+            return
+        first = min(
+            mine, key=lambda o: self.ops.start[o] if self.ops.category[o] != HOST else self.ops.end[o]
+        )
+        last = max(mine, key=lambda o: self.ops.end[o])
+        begin = self.ops.start[first] if self.ops.category[first] != HOST else self.ops.end[first]
+        if self.ops.category[first] == HOST:
+            first = self._mark_at(first)
+        self.ops.marks.append(("trace", self.row, first, last, self.ops.end[last] - begin))
+
+    def _mark_at(self, operation: int) -> int:
+        """An operation of no length right behind ``operation``."""
+        end = self.ops.end[operation]
+        mark = self.ops.add(self.row, "", HOST, "trace", end, end, type="mark")
+        self.ops.after(mark, operation)
+        return mark
+
+
+def _without_duplicates(start: FloatArray, end: FloatArray, stream: IntArray, name: IntArray) -> IntArray:
+    """Rows without exact repetitions."""
+    if not len(start):
+        return np.zeros(0, np.int64)
+    table = np.stack([start, end, stream.astype(float), name.astype(float)], axis=1)
+    return np.sort(np.unique(table, axis=0, return_index=True)[1]).astype(np.int64)
+
+
+def _backward_threads(rank: RankTrace) -> set[int]:
+    """Threads on which the autograd engine ran."""
+    host = rank.host
+    if host is None:
+        return set()
+    engine = np.array([name.startswith("autograd::engine") for name in host.names], bool)
+    return (
+        set(np.unique(host.thread[engine[host.name] & (host.kind == 0)]).tolist())
+        if len(host.name)
+        else set()
+    )

@@ -1,0 +1,198 @@
+"""Measured operations with their dependencies: the form between a trace and an ExecutionGraph.
+
+An operation is one span of one rank. Operations of several ranks that are one collective or one message share
+a *join*: together they become one transfer that starts when its last participant is ready and takes the true
+cost, the time from the last arrival to the first end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sim.graph.execution import Cause
+from sim.trace.issues import Issues
+from sim.trace.model import FloatArray
+
+HOST, DELAY, DEVICE, TRANSFER = 0, 1, 2, 3
+#: Delays that a job would not have if its hosts were fast (unlike the latency of a kernel launch).
+LAUNCH_DELAY = "launch delay"
+
+
+@dataclass
+class Operations:
+    """Operations as columns (lists while they grow).
+
+    Attributes
+    ----------
+    rank : list of int
+        Row of ``ranks``.
+    stream : list of str
+        Stream of the rank, "" for none (a delay occupies nothing).
+    category : list of int
+        ``HOST``, ``DELAY``, ``DEVICE`` or ``TRANSFER``.
+    type : list of str
+        What the operation is called when durations are edited or compared.
+    work : list of float
+        Seconds it takes once it may start; transfers get theirs from :meth:`resolve_joins`.
+    start, end : list of float
+        As measured, seconds.
+    join : list of int
+        Operations with the same number >= 0 are one transfer.
+    edges : list of (int, int)
+        (operation, operation it waits for).
+    marks : list of (str, int, int, int, float)
+        Measured intervals to be replayed: name, rank row, first operation, last operation, seconds. It runs
+        from the start of the first to the end of the last.
+    """
+
+    ranks: tuple[int, ...]
+    issues: Issues
+    rank: list[int] = field(default_factory=list)
+    stream: list[str] = field(default_factory=list)
+    category: list[int] = field(default_factory=list)
+    cause: list[Cause] = field(default_factory=list)
+    name: list[str] = field(default_factory=list)
+    type: list[str] = field(default_factory=list)
+    work: list[float] = field(default_factory=list)
+    start: list[float] = field(default_factory=list)
+    end: list[float] = field(default_factory=list)
+    step: list[int] = field(default_factory=list)
+    micro_batch: list[int] = field(default_factory=list)
+    size: list[float] = field(default_factory=list)
+    join: list[int] = field(default_factory=list)
+    edges: list[tuple[int, int]] = field(default_factory=list)
+    marks: list[tuple[str, int, int, int, float]] = field(default_factory=list)
+    stages: tuple[int, ...] = ()
+
+    def add(
+        self,
+        rank: int,
+        stream: str,
+        category: int,
+        name: str,
+        start: float,
+        end: float,
+        *,
+        type: str = "",
+        cause: Cause = Cause.OTHER,
+        work: float | None = None,
+        step: int = 0,
+        micro_batch: int = -1,
+        size: float = 0.0,
+        join: int = -1,
+    ) -> int:
+        """Append an operation; its work is its length unless given."""
+        self.rank.append(rank)
+        self.stream.append(stream)
+        self.category.append(category)
+        self.cause.append(cause)
+        self.name.append(name)
+        self.type.append(type or name)
+        self.work.append(max(end - start, 0.0) if work is None else work)
+        self.start.append(start)
+        self.end.append(end)
+        self.step.append(step)
+        self.micro_batch.append(micro_batch)
+        self.size.append(size)
+        self.join.append(join)
+        return len(self.rank) - 1
+
+    def after(self, operation: int, *sources: int) -> None:
+        """``operation`` waits for the sources; negative ones mean none."""
+        self.edges.extend((operation, source) for source in sources if source >= 0 and source != operation)
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def members(self) -> dict[int, list[int]]:
+        """Operations of each join."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for operation, join in enumerate(self.join):
+            if join >= 0:
+                found[join].append(operation)
+        return found
+
+    def resolve_joins(self, *, tolerance: float | None = None) -> None:
+        """Give transfers their true cost; take apart what cannot have been one transfer.
+
+        Parameters
+        ----------
+        tolerance : float, optional
+            Largest spread of the ends (seconds, or half of the cost if that is more) of one transfer.
+        """
+        members = self.members()
+        apart: Counter[str] = Counter()
+        total: Counter[str] = Counter()
+        cost: dict[int, float] = {}
+        for join, same in members.items():
+            ends = [self.end[o] for o in same]
+            cost[join] = min(ends) - max(self.start[o] for o in same)
+            spread = max(ends) - min(ends)
+            kind = self.type[same[0]]
+            total[kind] += 1
+            apart[kind] += cost[join] < 0 or (
+                tolerance is not None and spread > max(tolerance, 0.5 * cost[join])
+            )
+        for join, same in members.items():
+            kind = self.type[same[0]]
+            ends = [self.end[o] for o in same]
+            spread = max(ends) - min(ends)
+            wrong = cost[join] < 0 or (tolerance is not None and spread > max(tolerance, 0.5 * cost[join]))
+            # Kinds that mostly do not match are local operations that only share a name.
+            if wrong or 2 * apart[kind] > total[kind]:
+                self.issues.add("collective_not_simultaneous")
+                for operation in same:
+                    self.join[operation] = -1
+            else:
+                for operation in same:
+                    self.work[operation] = cost[join]
+
+    def with_work(self, work: list[float]) -> Operations:
+        """The same operations with other durations."""
+        return replace(self, work=work)
+
+
+def typical(operations: Operations) -> dict[str, float]:
+    """What each type of operation takes where nothing straggles: compute its mean, transfers their median.
+
+    The convention of "Understanding Stragglers in Large Model Training Using What-if Analysis" (2025).
+    """
+    works: dict[str, list[float]] = defaultdict(list)
+    moves: dict[str, bool] = {}
+    seen: set[int] = set()
+    for operation, kind in enumerate(operations.type):
+        join = operations.join[operation]
+        if join >= 0:
+            if join in seen:
+                continue
+            seen.add(join)
+        if operations.category[operation] != DELAY:
+            works[kind].append(operations.work[operation])
+            moves[kind] = moves.get(kind, False) or join >= 0
+    return {
+        kind: float(np.median(values) if moves[kind] else np.mean(values)) for kind, values in works.items()
+    }
+
+
+def clock_offsets(ends: list[FloatArray]) -> FloatArray:
+    """How far each rank's clock is ahead of the first one's, seconds.
+
+    Parameters
+    ----------
+    ends : list of ndarray, each of shape (n,)
+        Ends of the same collectives on each rank's own clock; NaN where a rank lacks one.
+
+    Returns
+    -------
+    ndarray, shape (ranks,)
+        Median difference of the ends: a collective ends everywhere at once, however unequal the arrivals.
+    """
+    offsets = np.zeros(len(ends))
+    for rank in range(1, len(ends)):
+        difference = ends[rank] - ends[0]
+        known = difference[np.isfinite(difference)]
+        offsets[rank] = float(np.median(known)) if len(known) else 0.0
+    return offsets

@@ -1,0 +1,315 @@
+"""Play a measured trace again, say how far the replay is from what was measured, and ask what if."""
+
+from __future__ import annotations
+
+import difflib
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sim.engine import RunRecord, play
+from sim.errors import InputError
+from sim.graph.execution import ExecutionGraph
+from sim.trace.model import FloatArray
+from sim.trace.operations import DELAY, DEVICE, HOST, LAUNCH_DELAY, TRANSFER, Operations, typical
+from sim.trace.to_graph import Imported, to_graph
+
+
+@dataclass(frozen=True)
+class Played:
+    """A replay: start and end of every operation, seconds from the beginning."""
+
+    operations: Operations
+    graph: ExecutionGraph
+    run: RunRecord
+    start: FloatArray
+    end: FloatArray
+
+
+@dataclass
+class Replay:
+    """How the replay compares with the measurement; see :func:`replay`."""
+
+    ranks: list[dict[str, Any]]
+    steps: list[dict[str, Any]]
+    kinds: list[dict[str, Any]]
+    measured_step_s: float
+    replayed_step_s: float
+    worst_error: float
+    joined_collectives: int
+    what_if: dict[str, Any] | None = None
+    slowdowns: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def error(self) -> float:
+        """Relative error of the mean step."""
+        return self.replayed_step_s / self.measured_step_s - 1 if self.measured_step_s else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; times in seconds, errors as fractions."""
+        return {
+            "error": self.error,
+            "measured_step_s": self.measured_step_s,
+            "replayed_step_s": self.replayed_step_s,
+            "worst_error": self.worst_error,
+            "joined_collectives": self.joined_collectives,
+            "ranks": self.ranks,
+            "steps": self.steps,
+            "kinds": self.kinds,
+            "what_if": self.what_if,
+            "slowdowns": self.slowdowns,
+            "warnings": self.warnings,
+        }
+
+
+def play_operations(operations: Operations) -> Played:
+    """Play operations as they wait for each other."""
+    imported = to_graph(operations)
+    run = play(imported.graph)
+    return _times(operations, imported, run)
+
+
+def _times(operations: Operations, imported: Imported, run: RunRecord) -> Played:
+    start, end = np.zeros(imported.graph.num_tasks), np.zeros(imported.graph.num_tasks)
+    start[run.task], end[run.task] = run.start, run.end
+    return Played(operations, imported.graph, run, start[imported.task], end[imported.task])
+
+
+def replay(
+    operations: Operations, edits: list[str] | None = None, *, slowdowns: bool = False
+) -> tuple[Replay, Played]:
+    """Replay, compare with the measurement and, with edits, with the changed job.
+
+    Parameters
+    ----------
+    operations : Operations
+        From :func:`sim.trace.to_graph.operations_of`.
+    edits : list of str, optional
+        See :func:`edited`.
+    slowdowns : bool
+        Also what each type of operation costs by straggling: the job in which all others take their typical
+        time, relative to the job in which all do.
+
+    Returns
+    -------
+    Replay, Played
+        The second is the changed job if there are edits, otherwise the replay.
+    """
+    played = play_operations(operations)
+    marks = _marks(played)
+    measured = float(np.mean([m["measured_s"] for m in marks])) if marks else 0.0
+    replayed = float(np.mean([m["replayed_s"] for m in marks])) if marks else 0.0
+    steps = [m for m in marks if m["rank"] is None]
+    ranks = _by_rank(marks)
+    result = Replay(
+        ranks,
+        steps,
+        _kinds(played),
+        measured,
+        replayed,
+        max((abs(m["error"]) for m in ranks or steps), default=0.0),
+        len(operations.members()),
+        warnings=operations.issues.to_json(),
+    )
+    shown = played
+    if edits:
+        shown = play_operations(edited(operations, edits))
+        changed = [m["replayed_s"] for m in _marks(shown)]
+        step = float(np.mean(changed)) if changed else 0.0
+        result.what_if = {"edits": list(edits), "step_s": step, "speedup": replayed / step if step else None}
+    if slowdowns:
+        result.slowdowns = straggler_slowdowns(operations)
+    return result, shown
+
+
+def _marks(played: Played) -> list[dict[str, Any]]:
+    """Measured intervals and how long they took in the replay; a job's steps if it has no marks of ranks."""
+    ops = played.operations
+    if ops.marks:
+        return [
+            _interval(name, ops.ranks[row], measured, float(played.end[last] - played.start[first]))
+            for name, row, first, last, measured in ops.marks
+        ]
+    found = []
+    step = np.array(ops.step)
+    real = np.array([category != DELAY for category in ops.category])
+    barrier = np.array([name == "step end" for name in ops.name])
+    start, end = np.array(ops.start), np.array(ops.end)
+    for number in np.unique(step).tolist():
+        mine = (step == number) & real & ~barrier
+        if not mine.any():
+            continue
+        before = (step == number - 1) & barrier
+        begin = float(played.end[before].max()) if before.any() else 0.0
+        measured = float(end[mine].max() - start[mine].min())
+        found.append(_interval(f"step {number}", None, measured, float(played.end[mine].max()) - begin))
+    return found
+
+
+def _interval(name: str, rank: int | None, measured: float, replayed: float) -> dict[str, Any]:
+    error = replayed / measured - 1 if measured > 0 else 0.0
+    return {"name": name, "rank": rank, "measured_s": measured, "replayed_s": replayed, "error": error}
+
+
+def _by_rank(marks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    groups: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for mark in marks:
+        if mark["rank"] is not None:
+            groups[mark["rank"]].append(mark)
+    return [
+        _interval(
+            f"{len(same)} steps" if len(same) > 1 else same[0]["name"],
+            rank,
+            float(np.mean([m["measured_s"] for m in same])),
+            float(np.mean([m["replayed_s"] for m in same])),
+        )
+        for rank, same in sorted(groups.items())
+    ]
+
+
+def _kinds(played: Played) -> list[dict[str, Any]]:
+    """Per type of operation: count, measured and replayed seconds (waiting for other ranks included)."""
+    ops = played.operations
+    ready = _ready(played)
+    table: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0, 0.0])
+    for o, kind in enumerate(ops.type):
+        if ops.category[o] not in (DEVICE, TRANSFER):
+            continue
+        row = table[kind]
+        row[0] += 1
+        row[1] += ops.end[o] - ops.start[o]
+        row[2] += float(played.end[o] - (ready[o] if ops.join[o] >= 0 else played.start[o]))
+        row[3] += ops.work[o]
+    ordered = sorted(table.items(), key=lambda item: -item[1][1])
+    return [
+        {"type": kind, "count": int(r[0]), "measured_s": r[1], "replayed_s": r[2], "work_s": r[3]}
+        for kind, r in ordered
+    ]
+
+
+def _ready(played: Played) -> FloatArray:
+    """When each participant of a transfer had arrived: its own last predecessor's end."""
+    ready = np.zeros(len(played.operations))
+    for target, source in played.operations.edges:
+        ready[target] = max(ready[target], played.end[source])
+    return ready
+
+
+# ---- what if --------------------------------------------------------------------------------------------
+
+
+def edited(operations: Operations, edits: list[str]) -> Operations:
+    """Operations with other durations.
+
+    Parameters
+    ----------
+    edits : list of str
+        ``no-stragglers``: every type at its typical time, launch delays of jobs gone.
+        ``no-launch-delays``: every delay between launch and start gone.
+        ``TYPE=mean`` or ``TYPE=FACTOR``: typical time, or times the factor, where TYPE is a type of operation
+        or one of ``compute``, ``communication``, ``host``. ``links=FACTOR``, ``device=FACTOR``: transfers,
+        kernels faster by the factor. ``rank:N=FACTOR``: times of the kernels of one rank.
+
+    Raises
+    ------
+    InputError
+        If an edit is not one of these.
+    """
+    work = list(operations.work)
+    usual = typical(operations)
+    for edit in edits:
+        name, equals, value = edit.partition("=")
+        if not equals:
+            _named_edit(operations, work, usual, name)
+            continue
+        rows = _selected(operations, name)
+        if value == "mean":
+            for row in rows:
+                work[row] = usual.get(operations.type[row], work[row])
+            continue
+        factor = _factor(edit, value)
+        for row in rows:
+            work[row] *= 1 / factor if name in ("links", "device") else factor
+    return operations.with_work(work)
+
+
+def _named_edit(operations: Operations, work: list[float], usual: dict[str, float], name: str) -> None:
+    if name == "no-stragglers":
+        for row, kind in enumerate(operations.type):
+            if operations.category[row] in (DEVICE, TRANSFER):
+                work[row] = usual[kind]
+    if name in ("no-stragglers", "no-launch-delays"):
+        for row, kind in enumerate(operations.type):
+            if kind == LAUNCH_DELAY or (operations.category[row] == DELAY and name == "no-launch-delays"):
+                work[row] = 0.0
+    else:
+        raise InputError("--what-if", "be no-stragglers, no-launch-delays or NAME=mean|FACTOR", name)
+
+
+def _selected(operations: Operations, name: str) -> list[int]:
+    categories = {
+        "compute": {DEVICE},
+        "device": {DEVICE},
+        "communication": {TRANSFER},
+        "links": {TRANSFER},
+        "host": {HOST},
+    }
+    if name in categories:
+        return [row for row, category in enumerate(operations.category) if category in categories[name]]
+    if name.startswith("rank:") and name[5:].isdigit() and int(name[5:]) in operations.ranks:
+        wanted = operations.ranks.index(int(name[5:]))
+        pairs = zip(operations.category, operations.rank, strict=True)
+        return [row for row, (category, rank) in enumerate(pairs) if category == DEVICE and rank == wanted]
+    rows = [row for row, kind in enumerate(operations.type) if kind == name]
+    if not rows:
+        known = sorted({*categories, *operations.type})
+        close = difflib.get_close_matches(name, known, 1, 0.4)
+        hint = f"Try {close[0]}." if close else ""
+        raise InputError("--what-if", "name a type of operation of the trace", name, hint=hint)
+    return rows
+
+
+def _factor(edit: str, value: str) -> float:
+    try:
+        factor = float(value)
+    except ValueError:
+        factor = 0.0
+    if not 0 < factor < 1e9:
+        raise InputError("--what-if", "be NAME=mean or NAME=FACTOR with a factor > 0", edit)
+    return factor
+
+
+def straggler_slowdowns(operations: Operations) -> list[dict[str, Any]]:
+    """What each type of operation costs by not always taking its typical time, worst first.
+
+    Returns
+    -------
+    list of dict
+        ``type``, ``slowdown``: the job in which every other type takes its typical time, relative to the job
+        in which all do; the first row, ``all``, is the replay without launch delays relative to that job.
+    """
+    ideal_work = edited(operations, ["no-stragglers"]).work
+    undelayed = edited(operations, ["no-launch-delays"]).work
+
+    def mean_step(work: list[float]) -> float:
+        marks = _marks(play_operations(operations.with_work(work)))
+        return float(np.mean([m["replayed_s"] for m in marks])) if marks else 0.0
+
+    ideal = mean_step(ideal_work)
+    if ideal <= 0:
+        return []
+    kinds = sorted(
+        {operations.type[row] for row, c in enumerate(operations.category) if c in (DEVICE, TRANSFER)}
+    )
+    found: list[dict[str, Any]] = []
+    for kind in kinds:
+        work = [
+            old if operations.type[row] == kind else new
+            for row, (old, new) in enumerate(zip(undelayed, ideal_work, strict=True))
+        ]
+        found.append({"type": kind, "slowdown": mean_step(work) / ideal})
+    total = {"type": "all", "slowdown": mean_step(undelayed) / ideal, "ideal_step_s": ideal}
+    return [total, *sorted(found, key=lambda row: -float(row["slowdown"]))]
