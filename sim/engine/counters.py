@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from itertools import pairwise
 
 from sim.engine.plan import Plan
 from sim.graph.execution import ExecutionGraph
@@ -112,4 +113,4 @@ def _rows(offsets: list[int]) -> list[tuple[int, int, int]]:
     """(task, first entry, last entry + 1) of the tasks that have entries."""
     if not offsets[-1]:
         return []
-    return [(task, a, b) for task, (a, b) in enumerate(zip(offsets, offsets[1:], strict=False)) if b > a]
+    return [(task, a, b) for task, (a, b) in enumerate(pairwise(offsets)) if b > a]

@@ -2,9 +2,9 @@
 
 Transfers that share links, directly or through others, form a *group*. While every member crosses the most
 contended link of its group (or is held by the same cap), all members progress at one common rate. Then the
-group keeps a *virtual time*, the bytes an unweighted flow has received, and each member a fixed virtual finish,
-so that a change costs O(links of one transfer + log members) and not a new solution. Otherwise the group is
-solved by progressive filling. One event per group waits for its earliest completion.
+group keeps a *virtual time*, the bytes an unweighted flow has received, and each member a fixed virtual
+finish, so that a change costs O(links of one transfer + log members) and not a new solution. Otherwise the
+group is solved by progressive filling. One event per group waits for its earliest completion.
 """
 
 from __future__ import annotations
@@ -435,7 +435,7 @@ class FluidNetwork:
         group.rates = {i: x * factor.get(i, 1.0) for i, x in rates.items()} if factor else rates
 
     def _fill_small(self, members: list[int]) -> dict[int, float]:
-        """Progressive filling: settle the flows of the most contended link or the one of lowest cap, in turn."""
+        """Progressive filling: in turn settle the most contended link's flows, or the one of lowest cap."""
         table, stride, users = self.table, self.table.stride, self._users
         capacity, weights = table.capacity, self._weight
         residual: dict[int, float] = {}

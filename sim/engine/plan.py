@@ -342,9 +342,10 @@ class Plan:
         if len(free):
             name = self.graph.names[int(self.graph.name[free[0]])]
             raise InputError(
-                f"graph.tasks[{free[0]}] ({name})", "have a predecessor (of an earlier iteration, say) or a program stream",
+                f"graph.tasks[{free[0]}] ({name})",
+                "have a predecessor (of an earlier iteration, say) or a program stream",
                 hint="Nothing would keep it from running in all iterations at once.",
-            )  # fmt: skip
+            )
 
     @cached_property
     def stride(self) -> int:

@@ -64,7 +64,7 @@ def test_k_of_n_takes_the_fastest_and_skips_the_late() -> None:
                 "after": [f"compute{i}"],
                 "skip": ("arrived", 2),
                 "adds": {"arrived": 1},
-            }  # fmt: skip
+            }
         )
     tasks.append({"name": "update", "work": 0.5, "waits": [("arrived", 2)], "on": ["server"]})
     graph = make_graph(tasks, links={"port": 10.0}, counters={"arrived": True}, max_iterations=1)
