@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.analysis.bound import step_bound
 from sim.analysis.breakdown import Breakdown, breakdown, busy_fractions, task_seconds_by_cause, window_steps
 from sim.analysis.energy import cost
 from sim.analysis.links import bottlenecks, link_table
@@ -13,7 +14,7 @@ from sim.analysis.result import Result
 from sim.analysis.staleness import staleness
 from sim.analysis.timeline_from_run import timeline_from_run
 from sim.engine.record import RunRecord
-from sim.errors import InfeasibleError, InvalidStrategyError
+from sim.errors import InvalidStrategyError
 from sim.graph.execution import ExecutionGraph
 from sim.spec import Scenario
 
@@ -32,34 +33,41 @@ def simulate(scenario: Scenario) -> Result:
         With status ``invalid`` (a taxonomy rule refuses the strategy), ``infeasible`` (it does not fit the
         memory) or ``ok``. Other input that cannot be used raises InputError.
     """
-    from sim.lowering import lower
-    from sim.taxonomy import require_valid, warnings
-
-    try:
-        require_valid(scenario.strategy, scenario.workload, scenario.cluster)
-        notes = [str(note) for note in warnings(scenario.strategy, scenario.workload, scenario.cluster)]
-        graph = lower(scenario)
-    except InvalidStrategyError as error:
-        return Result("invalid", str(error), rule=error.rule, **_identity(scenario))
-    except InfeasibleError as error:
-        return Result("infeasible", str(error), missing_bytes=error.missing_bytes, **_identity(scenario))
-    result = Result("ok", warnings=notes, scenario=scenario, **_identity(scenario))
-    result.num_devices = _integer(graph.metadata.get("num_devices"))
-    fill_memory(result, graph.metadata)
-    if result.status == "ok":
+    result, graph = prepare(scenario)
+    if graph is not None:
         play_and_fill(result, graph, scenario)
     return result
+
+
+def prepare(scenario: Scenario) -> tuple[Result, ExecutionGraph | None]:
+    """Everything before playing: check, plan, fit into the memory, lower.
+
+    Returns
+    -------
+    (Result, ExecutionGraph or None)
+        The result so far; no graph if the scenario is invalid or infeasible.
+    """
+    from sim.lowering import lower_plan, make_plan, memory_capacity, stage_footprints
+    from sim.taxonomy import warnings
+
+    try:
+        plan = make_plan(scenario)
+    except InvalidStrategyError as error:
+        return Result("invalid", str(error), rule=error.rule, **_identity(scenario)), None
+    notes = [str(note) for note in warnings(scenario.strategy, scenario.workload, scenario.cluster)]
+    result = Result("ok", warnings=notes, scenario=scenario, **_identity(scenario))
+    result.num_devices = plan.layout.num_ranks
+    fill_memory(result, {"memory": stage_footprints(plan), "memory_capacity": memory_capacity(plan)})
+    return result, lower_plan(plan) if result.status == "ok" else None
 
 
 def play_and_fill(result: Result, graph: ExecutionGraph, scenario: Scenario) -> None:
     """Play the graph and put everything that follows into the result."""
     from sim.engine import play
-    from sim.engine.bounds import rate_bound
 
     run = play(graph, fidelity=scenario.fidelity, confidence=scenario.confidence)
     fill_run(result, graph, run)
-    # Iterations may overlap, so the critical path through one is no bound of the step time.
-    result.bound_s = rate_bound(graph) / graph.steps_per_iteration
+    result.bound_s = step_bound(graph)
 
 
 def _identity(scenario: Scenario) -> dict[str, Any]:
@@ -76,7 +84,7 @@ def _identity(scenario: Scenario) -> dict[str, Any]:
 
 
 def fill_memory(result: Result, metadata: dict[str, Any]) -> None:
-    """Memory by stage from the graph's metadata; too much makes the result infeasible."""
+    """Memory by stage, as in a graph's metadata; too much makes the result infeasible."""
     stages = [{str(k): float(v) for k, v in stage.items()} for stage in metadata.get("memory") or []]
     capacity = metadata.get("memory_capacity")
     result.memory_capacity_bytes = None if capacity is None else float(capacity)
@@ -159,8 +167,3 @@ def _mean_over_workers(graph: ExecutionGraph, values: np.ndarray) -> float:
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float | np.number) else None
-
-
-def _integer(value: object) -> int | None:
-    number = _number(value)
-    return None if number is None else int(number)

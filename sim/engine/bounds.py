@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sim.engine.invariants import link_bytes
-from sim.engine.plan import Edges, data_edges, idle_durations, stream_edges
+from sim.engine.plan import Edges, data_edges, idle_durations, program_entries, stream_edges
 from sim.errors import InputError
 from sim.graph.execution import ExecutionGraph, FloatArray
 
@@ -51,15 +51,38 @@ def rate_bound(graph: ExecutionGraph) -> float:
     return max(busiest_stream(graph), busiest_link(graph))
 
 
-def _longest(edges: Edges, duration: FloatArray) -> FloatArray:
-    """End of every task on an idle cluster, in a topological sweep over plain lists."""
+def cycle_bound(graph: ExecutionGraph) -> float:
+    """Seconds from a turn of the busiest program stream to its next: the longest way through one iteration.
+
+    The stream's last task of an iteration comes before its first of the next, so that the longest chain from
+    its first task to its last, on an idle network, is a lower bound on the time of an iteration, however
+    iterations overlap. Skipped tasks count as played.
+    """
+    duration = idle_durations(graph)
+    stream, task = program_entries(graph, chained=True)
+    if not len(task):
+        return 0.0
+    work = np.bincount(stream, duration[task], len(graph.stream_table.width))
+    chosen = task[stream == int(work.argmax())]
+    first, last = int(chosen[0]), int(chosen[-1])
+    edges = data_edges(graph).joined(stream_edges(graph))
+    return float(_longest(edges.where(edges.distance == 0), duration, origin=first)[last])
+
+
+def _longest(edges: Edges, duration: FloatArray, *, origin: int | None = None) -> FloatArray:
+    """End of every task on an idle cluster, in a topological sweep over plain lists.
+
+    With an ``origin``, only chains that begin with that task count; others end at -inf.
+    """
     n = len(duration)
     order = np.argsort(edges.source, kind="stable")
     target: list[int] = edges.target[order].tolist()
     bounds: list[int] = np.concatenate([[0], np.cumsum(np.bincount(edges.source, minlength=n))]).tolist()
     waiting: list[int] = np.bincount(edges.target, minlength=n).tolist()
     seconds: list[float] = duration.tolist()
-    begin = [0.0] * n
+    begin = [0.0 if origin is None else -np.inf] * n
+    if origin is not None:
+        begin[origin] = 0.0
     stack = [task for task in range(n) if not waiting[task]]
     done = 0
     while stack:

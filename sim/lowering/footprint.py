@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from sim.lowering.plan import Plan, make_plan
 from sim.models.memory import stage_memory
 from sim.spec import Scenario
@@ -16,6 +18,12 @@ def memory_by_stage(scenario: Scenario) -> list[dict[str, float]]:
         If a taxonomy rule refuses the strategy.
     """
     return stage_footprints(make_plan(scenario))
+
+
+def memory_capacity(plan: Plan) -> float:
+    """Memory in bytes of the smallest device that carries a rank."""
+    kinds = np.unique(plan.network.device_type[: plan.layout.num_ranks])
+    return min(plan.cluster.device_types[int(kind)].memory_bytes for kind in kinds)
 
 
 def stage_footprints(plan: Plan) -> list[dict[str, float]]:

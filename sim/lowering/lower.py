@@ -6,7 +6,7 @@ import numpy as np
 
 from sim.graph.execution import ExecutionGraph
 from sim.lowering.emitter import Emitter
-from sim.lowering.footprint import stage_footprints
+from sim.lowering.footprint import memory_capacity, stage_footprints
 from sim.lowering.plan import Plan, make_plan
 from sim.lowering.state import state_lowering
 from sim.lowering.step import StepLowering, request_families
@@ -33,7 +33,12 @@ def lower(scenario: Scenario) -> ExecutionGraph:
     InvalidStrategyError
         If a taxonomy rule refuses the strategy.
     """
-    plan = make_plan(scenario)
+    return lower_plan(make_plan(scenario))
+
+
+def lower_plan(plan: Plan) -> ExecutionGraph:
+    """Lower a plan that :func:`make_plan` made; see :func:`lower`."""
+    scenario = plan.scenario
     state_type = state_lowering(plan.strategy)
     request_families(plan)
     state_type.request_families(plan)
@@ -81,7 +86,6 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
         device.price_per_hour * count for device, count in devices
     )
     host_power = sum(host.power for host in hosts)
-    memory = stage_footprints(plan)
     return {
         "samples_per_iteration": samples,
         "steps_per_iteration": steps,
@@ -92,8 +96,8 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
             device.peak_flops.get(dtype, device.peak_flops.get("fp32", 0.0)) * count
             for device, count in devices
         ),
-        "memory": memory,
-        "memory_capacity": min(device.memory_bytes for device, _ in devices),
+        "memory": stage_footprints(plan),
+        "memory_capacity": memory_capacity(plan),
         "bytes_per_update": workload.num_parameters * plan.gradient_bytes,
         "workers": replicas,
         "synchronization": strategy.synchronization,

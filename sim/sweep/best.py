@@ -1,9 +1,9 @@
 """The best points of a plan without simulating all of them: branch by a bound nothing can beat.
 
 Every point is first lowered and given an optimistic row: what its result would be if the step took no
-longer than the graph's lower bound (``sim.engine.bound``: critical path on an idle network, busiest link,
-busiest stream). Points are then played best promise first, and as soon as the N-th best result is at least
-as good as the next promise, the rest cannot enter and is pruned.
+longer than a bound that no play of the graph can beat (``sim.analysis.bound``). Points are then played best
+promise first, and as soon as the N-th best result is at least as good as the next promise, the rest cannot
+enter and is pruned.
 """
 
 from __future__ import annotations
@@ -62,20 +62,13 @@ class Search:
 
 def optimistic_row(scenario: Scenario) -> dict[str, Any]:
     """Result data a scenario would have if its step took exactly the lower bound."""
+    from sim.analysis.bound import step_bound
     from sim.analysis.breakdown import Breakdown
-    from sim.analysis.result import Result
-    from sim.analysis.simulate import fill_memory, fill_rates
-    from sim.engine import bound
-    from sim.lowering import lower
+    from sim.analysis.simulate import fill_rates, prepare
 
-    graph = lower(scenario)
-    result = Result("ok")
-    devices = graph.metadata.get("num_devices")
-    result.num_devices = None if devices is None else int(str(devices))
-    fill_memory(result, graph.metadata)
-    if result.status == "ok":
-        step = float(bound(graph)) / graph.steps_per_iteration
-        result.step_time_s = step
+    result, graph = prepare(scenario)
+    if graph is not None:
+        step = result.step_time_s = step_bound(graph, tight=True)
         fill_rates(result, graph, Breakdown({}, step, 0.0, 0.0, 0.0, ""))
     return result.to_dict()
 

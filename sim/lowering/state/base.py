@@ -36,6 +36,7 @@ class StateLowering(ABC):
         self.gradient_bytes = self.plan.gradient_bytes
         self.first_forward: dict[tuple[int, int], int] = {}
         self.last_weight: dict[int, Ends] = defaultdict(dict)
+        self.blocking: dict[int, Ends] = {}
 
     @classmethod
     @abstractmethod
@@ -70,6 +71,18 @@ class StateLowering(ABC):
     ) -> Ends:
         """Add what a layer waits for besides its input."""
         return ends
+
+    def block(self, stage: int, done: Ends) -> None:
+        """Without ``overlap``: the stage computes no further before this communication has ended."""
+        if not self.strategy.overlap:
+            self.blocking[stage] = done
+
+    def unblocked(self, stage: int, ends: Ends) -> Ends:
+        """Add the communication that the stage is blocked by, if any."""
+        held = self.blocking.pop(stage, None)
+        if held is None:
+            return ends
+        return {c: [*ends.get(c, []), *held.get(c, [])] for c in self.emitter.stage_classes[stage]}
 
     def after_forward(self, layer: int, step: int, micro_batch: int, ends: Ends) -> None:
         """A layer's forward is emitted; the first of the iteration is remembered for ``gate_forward``."""

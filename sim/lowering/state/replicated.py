@@ -77,11 +77,8 @@ class ReplicatedState(StateLowering):
                 done = self.exchange_bucket(
                     stage, bucket, step, ends, f"bucket{bucket.index}.{self.exchange}"
                 )
-                self._remember(stage, step, done)
-
-    def _remember(self, stage: int, step: int, done: Ends) -> None:
-        for index, tasks in done.items():
-            self.exchanged[stage, step].setdefault(index, []).extend(tasks)
+                for index, tasks in done.items():
+                    self.exchanged[stage, step].setdefault(index, []).extend(tasks)
 
     @override
     def finish_step(self, step: int) -> None:
@@ -101,8 +98,11 @@ class ReplicatedState(StateLowering):
 
     def _exchange_all(self, stage: int, step: int) -> None:
         for virtual in range(stage, len(self.plan.chunks), self.strategy.pp):
-            for layer in reversed(self.plan.chunks[virtual]):
-                self._exchange_ready(stage, virtual, layer, step, self.last_weight[stage])
+            self._exchange_chunk(stage, virtual, step, self.last_weight[stage])
+
+    def _exchange_chunk(self, stage: int, virtual: int, step: int, ends: Ends) -> None:
+        for layer in reversed(self.plan.chunks[virtual]):
+            self._exchange_ready(stage, virtual, layer, step, ends)
 
     def update(self, stage: int, step: int, ready: Ends) -> Ends:
         """Update all parameters of a stage on each of its ranks."""

@@ -30,7 +30,8 @@ class ShardedOptimizerState(ReplicatedState):
 
     ZeRO-2 keeps only its shard of the gradients and therefore reduces after every micro-batch, ZeRO-1 after
     the last. With ``overlap`` the gathers run beside the next step's forward, each before its first use
-    (Megatron's overlap-param-gather); without, they end the step.
+    (Megatron's overlap-param-gather); without, they end the step, and ZeRO-2's reductions hold up the next
+    micro-batch.
     """
 
     exchange = "reduce_scatter"
@@ -46,7 +47,35 @@ class ShardedOptimizerState(ReplicatedState):
 
     @override
     def repeats(self, kind: str, micro_batch: int) -> bool:
-        return super().repeats(kind, micro_batch) and (kind == "F" or self.strategy.state != "zero2")
+        if self._reduces_at_once or (self.strategy.state == "zero2" and kind == "B"):
+            return False
+        return super().repeats(kind, micro_batch)
+
+    @override
+    def before_layer(
+        self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends, *, backward: bool
+    ) -> Ends:
+        return self.unblocked(stage, ends)
+
+    @override
+    def after_backward(
+        self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends
+    ) -> None:
+        super().after_backward(stage, virtual, layer, step, micro_batch, ends)
+        if self._reduces_at_once and layer == self.plan.chunks[virtual][0]:
+            before = {index: len(tasks) for index, tasks in self.exchanged[stage, step].items()}
+            self._exchange_chunk(stage, virtual, step, ends)
+            latest = self.exchanged[stage, step].items()
+            self.block(stage, {index: tasks[before.get(index, 0) :] for index, tasks in latest})
+
+    @property
+    def _reduces_at_once(self) -> bool:
+        return self.strategy.state == "zero2" and not self.strategy.overlap
+
+    @override
+    def _exchange_all(self, stage: int, step: int) -> None:
+        if not self._reduces_at_once:
+            super()._exchange_all(stage, step)
 
     @override
     def is_last_micro_batch(self, micro_batch: int) -> bool:
@@ -87,6 +116,7 @@ class FullyShardedState(StateLowering):
 
     A gather may start when the block ``prefetch + 1`` before it has been computed (FSDP's limit on gathers in
     flight); gradients are reduce-scattered as soon as a block's backward is done, after every micro-batch.
+    Without ``overlap`` nothing is gathered ahead and computation waits for every gather and scatter.
     """
 
     def __init__(self, emitter: Emitter) -> None:
@@ -118,9 +148,10 @@ class FullyShardedState(StateLowering):
         if self.current.get(stage) == key:
             return ends
         self.current[stage] = key
+        ends = self.unblocked(stage, ends)
         history = self.visits[stage]
         history.append(ends)
-        wanted = len(history) - 1 - self.strategy.prefetch
+        wanted = len(history) - 1 - (self.strategy.prefetch if self.strategy.overlap else 0)
         after = history[wanted] if wanted >= 0 else {}
         gathered = self._exchange("all_gather", stage, unit, after, micro_batch, step)
         if wanted <= 0:
@@ -164,6 +195,7 @@ class FullyShardedState(StateLowering):
         if layer != unit[0]:
             return
         done = self._exchange("reduce_scatter", stage, unit, ends, micro_batch, step)
+        self.block(stage, done)
         for index, tasks in done.items():
             self.reduced[stage].setdefault(index, []).extend(tasks)
 
