@@ -13,7 +13,7 @@ from sim.engine.deadlock import Stuck, explain
 from sim.engine.events import Completion
 from sim.engine.fifo import FifoNetwork
 from sim.engine.network import FluidNetwork, Network
-from sim.engine.plan import INSTANT, Plan
+from sim.engine.plan import ADDS, BOUNDARY, COMMUNICATING, COMPUTING, INSTANT, SHARED, WATCHED, Plan
 from sim.engine.streams import StreamPool
 from sim.errors import Deadlock, InputError, InvariantError
 from sim.graph.execution import TaskKind
@@ -143,7 +143,7 @@ class Player:
         done, special, signals = self.done, self.special, self.signals
         pending, duration, start, end, order = self.pending, self.duration, self.start, self.end, self.order
         stride, successors, closing = self.plan.stride, self.plan.successors, self.plan.closing
-        now, size = env._now, len(pending)
+        now, size, close = env._now, len(pending), self._close
         while True:
             for i in done:  # grows while tasks that take no time start and end
                 end[i] = now
@@ -167,8 +167,9 @@ class Player:
                             done.append(j)
                         else:
                             special.append(j)
-                if closing[node]:
-                    self._close(i, node, now)
+                code = closing[node]
+                if code:
+                    close(i, node, code, now)
             done.clear()
             if special or signals:
                 self._attend(now)
@@ -227,7 +228,7 @@ class Player:
         for i in range(self.lowest_incomplete() * stride, len(self.end)):
             if self.end[i] is UNSET and until is not None and self.start[i] < until:
                 self._unfinished.add(i)
-                self.plan.closing[i % stride] = True
+                self.plan.closing[i % stride] |= WATCHED
 
     # -- starting ---------------------------------------------------------------------------------
 
@@ -316,26 +317,30 @@ class Player:
 
     # -- finishing --------------------------------------------------------------------------------
 
-    def _close(self, i: int, node: int, now: float) -> None:
+    def _close(self, i: int, node: int, code: int, now: float) -> None:
         """What a finished instance does beyond releasing its successors."""
-        self.signals.append(True)
-        if self._unfinished:
-            self._unfinished.discard(i)
-        self.special.extend(self.counters.add(i))
-        if self.plan.shared[node] and self.streams is not None:
-            self.streams.release(node)
-        if self.coupling is not None:
-            if self.plan.kind[node] == TaskKind.COMPUTE:
-                self.coupling.end_compute(i)
-            elif self.plan.kind[node] == TaskKind.TRANSFER:
-                self.coupling.end_transfer(i)
-        if self.plan.is_boundary[node]:
+        if code & BOUNDARY:
             iteration = i // self.plan.stride
             self._boundary_left[iteration] -= 1
             known = len(self.boundary_times)
             while self._boundary_left.get(known) == 0:
                 self.boundary_times.append(now)
+                self.signals.append(True)
                 known += 1
+            if code == BOUNDARY:
+                return
+        self.signals.append(True)
+        if code & ADDS:
+            self.special.extend(self.counters.add(i))
+        if code & SHARED and self.streams is not None:
+            self.streams.release(node)
+        if self.coupling is not None:
+            if code & COMPUTING:
+                self.coupling.end_compute(i)
+            elif code & COMMUNICATING:
+                self.coupling.end_transfer(i)
+        if code & WATCHED:
+            self._unfinished.discard(i)
 
     # -- looking in -------------------------------------------------------------------------------
 

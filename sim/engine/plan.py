@@ -8,6 +8,7 @@ state. And a transfer that can never share a link while it runs takes a time tha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntFlag
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +22,21 @@ from sim.rng import uniform_hash
 INSTANT = -1.0  # takes no time, but has to pass its gate (counters, skip) first
 HELD = -2.0  # takes time and has to pass a gate: counters, skip, shared streams, network, coupled speeds
 FROZEN = 1 << 40  # pending count of instances beyond the last iteration: never reached
+
+
+class Closing(IntFlag):
+    """What the end of a task does beyond releasing its successors."""
+
+    ADDS = 1
+    SHARED = 2  # frees slots of arbitrated streams
+    BOUNDARY = 4
+    COMPUTING = 8  # of coupled speeds
+    COMMUNICATING = 16
+    WATCHED = 32  # the loop waits for it
+
+
+# Plain integers: the loop tests them for every task.
+ADDS, SHARED, BOUNDARY, COMPUTING, COMMUNICATING, WATCHED = (int(flag) for flag in Closing)
 
 
 @dataclass(frozen=True)
@@ -227,11 +243,13 @@ class Plan:
         code[gated & (code == 0)] = INSTANT
         self.duration: list[float] = code.tolist() + [INSTANT] * self.num_markers
         self.is_gated, self.is_shared = gated, shared
-        closing = np.diff(graph.adds.offsets) > 0
-        closing |= shared | tracked | self.boundary
+        closing = np.where(np.diff(graph.adds.offsets) > 0, Closing.ADDS, 0)
+        closing[shared] |= Closing.SHARED
+        closing[self.boundary] |= Closing.BOUNDARY
+        closing[tracked] |= Closing.COMMUNICATING
         if self.coupled:
-            closing |= graph.kind == TaskKind.COMPUTE
-        self.closing: list[bool] = closing.tolist() + [False] * self.num_markers
+            closing[graph.kind == TaskKind.COMPUTE] |= Closing.COMPUTING
+        self.closing: list[int] = closing.tolist() + [0] * self.num_markers
 
     # Columns that only tasks with a gate look at, as lists, made when the first one does.
 
@@ -269,12 +287,6 @@ class Plan:
     def is_timed(self) -> list[bool]:
         """Tasks whose duration is known when they start."""
         values: list[bool] = self.timed.tolist()
-        return values
-
-    @cached_property
-    def is_boundary(self) -> list[bool]:
-        """Tasks that end the iteration of a device."""
-        values: list[bool] = self.boundary.tolist()
         return values
 
     @cached_property
