@@ -9,7 +9,6 @@ hosts^2 is stored and no graph is built unless :meth:`Network.graph` is asked fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,7 +17,21 @@ import numpy.typing as npt
 
 from sim.errors import InputError
 from sim.fabric.builders import BUILDERS, Ports, Wiring
-from sim.fabric.host_graph import HostGraph, host_graph
+from sim.fabric.host_graph import host_graph
+from sim.fabric.routes import (
+    FloatArray,
+    HostTables,
+    IntArray,
+    Load,
+    Lookup,
+    Paths,
+    Places,
+    Routes,
+    Segment,
+    assemble,
+    compact,
+    drop_held_back,
+)
 from sim.spec.calibration import Calibration
 from sim.spec.cluster import Cluster
 from sim.spec.host import Host
@@ -26,137 +39,7 @@ from sim.spec.host import Host
 if TYPE_CHECKING:
     import networkx
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
-
-
-@dataclass(frozen=True, eq=False)
-class Routes:
-    """Links of each of ``n`` flows: row ``i`` is ``offsets[i]:offsets[i + 1]`` of ``link`` and ``share``.
-
-    Attributes
-    ----------
-    offsets, link : int[n + 1], int[nnz]
-        Links in order from sender to receiver; equal paths of a split flow side by side.
-    share : float[nnz]
-        Part of the flow on the link.
-    latency : float[n]
-        Seconds; sum over the links of the path (mean over equal paths).
-    """
-
-    offsets: IntArray
-    link: IntArray
-    share: FloatArray
-    latency: FloatArray
-
-    def rows(self) -> IntArray:
-        """Flow of each entry."""
-        return np.repeat(np.arange(len(self.latency)), np.diff(self.offsets))
-
-
-@dataclass(frozen=True, eq=False)
-class Load:
-    """What a set of simultaneous equal-rate flows puts on the network.
-
-    Attributes
-    ----------
-    link, coefficient : int[m], float[m]
-        Loaded links, ascending, and the sum of the relative bytes of flows on each.
-    latency : float
-        Largest latency of a flow, seconds.
-    """
-
-    link: IntArray
-    coefficient: FloatArray
-    latency: float
-
-
-@dataclass(frozen=True, eq=False)
-class _Types:
-    """Per host type tables, stacked so that mixed clusters route in one go."""
-
-    num_devices: IntArray
-    num_nics: IntArray
-    num_points: IntArray
-    path_base: IntArray
-    paths: IntArray
-    reachable: npt.NDArray[np.bool_]
-    nic_base: IntArray
-    device_nics: IntArray  # a last 0 stands for types without devices
-
-    @classmethod
-    def of(cls, graphs: tuple[HostGraph, ...]) -> _Types:
-        width = max((graph.paths.shape[1] for graph in graphs), default=0)
-        padded = [
-            np.pad(g.paths, ((0, 0), (0, width - g.paths.shape[1])), constant_values=-1) for g in graphs
-        ]
-        points = np.array([graph.num_points for graph in graphs])
-        devices = np.array([graph.num_devices for graph in graphs])
-        return cls(
-            num_devices=devices,
-            num_nics=np.array([graph.num_nics for graph in graphs]),
-            num_points=points,
-            path_base=np.cumsum(points**2) - points**2,
-            paths=np.concatenate(padded),
-            reachable=np.concatenate([graph.reachable for graph in graphs]),
-            nic_base=np.cumsum(devices) - devices,
-            device_nics=np.array([*(nic for graph in graphs for nic in graph.device_nics), 0], np.int64),
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class _Places:
-    """Endpoints resolved: host, its type, attachment point, and whether it is host memory."""
-
-    host: IntArray
-    kind: IntArray
-    point: IntArray
-    memory: BoolArray
-
-    def take(self, index: IntArray) -> _Places:
-        """The places of some flows."""
-        if len(index) == len(self.host):
-            return self
-        return _Places(self.host[index], self.kind[index], self.point[index], self.memory[index])
-
-
-@dataclass(frozen=True, eq=False)
-class Segment:
-    """Paths inside hosts: host, and row of the host types' table of paths, of each flow."""
-
-    host: IntArray
-    row: IntArray
-
-
-@dataclass(frozen=True, eq=False)
-class Paths:
-    """What flows take before links are looked up.
-
-    Attributes
-    ----------
-    inside, outside : int arrays
-        Flows that stay in a host, and flows that leave it; ``local`` belongs to the former, the rest to the
-        latter.
-    local, leave, arrive : Segment
-        From device to device, from device to port, from port to device.
-    out_port, in_port : int arrays
-        Ports of the fabric.
-    """
-
-    inside: IntArray
-    local: Segment
-    outside: IntArray
-    leave: Segment
-    arrive: Segment
-    out_port: IntArray
-    in_port: IntArray
-
-    @property
-    def num_flows(self) -> int:
-        """Number of flows."""
-        return len(self.inside) + len(self.outside)
 
 
 class Network:
@@ -186,7 +69,7 @@ class Network:
             [*cluster.host_type_of, *[len(cluster.host_types)] * num_server_hosts], np.int64
         )
         self._graphs = tuple(host_graph(host) for host in self.host_types)
-        self._types = _Types.of(self._graphs)
+        self._types = HostTables.of(self._graphs)
         self._number_devices()
         self._number_links()
 
@@ -348,20 +231,28 @@ class Network:
             self._first_port[y.host] + into,
         )
 
-    def trace(self, paths: Paths, skip: BoolArray | None = None) -> Routes:
-        """Routes along paths; links in ``skip`` are left out of the table (their latency still counts)."""
+    def trace(self, paths: Paths, lookup: Lookup | None = None) -> Routes:
+        """Routes along paths. Links that are not in ``lookup`` are not listed; their latency still counts."""
+        lookup = self._all_links if lookup is None else lookup
         blocks = []
         if len(paths.inside):
-            local = self._local(paths.local)
-            blocks.append((paths.inside, local, np.broadcast_to(1.0, local.shape)))
+            local = self._local(paths.local, lookup.local)
+            delay = self._types.path_latency[paths.local.row]
+            blocks.append((paths.inside, compact(local, np.broadcast_to(1.0, local.shape), delay)))
         if len(paths.outside):
-            blocks.append((paths.outside, *self._remote(paths)))
-        return self._assemble(paths.num_flows, blocks, skip)
+            blocks.append((paths.outside, self._remote(paths, lookup)))
+        return assemble(paths.num_flows, blocks)
 
-    def held_back(self, flows: Sequence[Paths], capacity: FloatArray) -> BoolArray:
-        """Links that the ports in front of (or behind) them cannot fill, bool[L].
+    @cached_property
+    def _all_links(self) -> Lookup:
+        """Every link there is."""
+        table = self._types.paths
+        return Lookup(table, table, table, np.ones(len(self.wiring.capacity), bool))
 
-        A quick test, the same for all hosts of a type: a link inside a host is held back if only flows that
+    def without_held_back(self, flows: Sequence[Paths], capacity: FloatArray) -> Lookup:
+        """Links that the ports in front of (or behind) them may fill. Serves these flows only.
+
+        A quick test, the same for all hosts of a type: a link inside a host is left out if only flows that
         leave (or only flows that arrive) use it, and the ports they use are together no wider than the link;
         a link between switches if all ports that could use it are together no wider.
 
@@ -373,47 +264,29 @@ class Network:
             Bytes/s of every link.
         """
         if self.ports.devices or not len(self.ports):
-            return np.zeros(self.num_links, bool)
+            return self._all_links
         rate = capacity[self._num_host_links :][: 2 * len(self.ports)].reshape(2, -1)
-        between = self.wiring.demand(*rate) <= capacity[self._num_host_links :] * (1 + 1e-12)
-        return np.concatenate([*self._tile(self._held_back_inside(flows, capacity, rate)), between])
-
-    def _held_back_inside(
-        self, flows: Sequence[Paths], capacity: FloatArray, rate: FloatArray
-    ) -> list[BoolArray]:
-        """The test of :meth:`held_back` for the links of each host type; ``rate`` of ports out and in."""
-        types = self._types
-        rows = np.zeros((3, len(types.paths)), bool)  # paths that local, leaving and arriving flows take
-        for paths in flows:
-            for used, segment in zip(rows, (paths.local, paths.leave, paths.arrive), strict=True):
-                used[segment.row] = True
-        found = []
+        between = self.wiring.demand(*rate) > capacity[self._num_host_links :] * (1 + 1e-12)
+        tables = np.tile(self._types.paths, (3, 1, 1))  # local, leaving and arriving flows
+        used = np.zeros((3, len(self._types.paths)), bool)
+        for each in flows:
+            for rows, segment in zip(used, (each.local, each.leave, each.arrive), strict=True):
+                rows[segment.row] = True
+        tables[~used] = -1
         for kind, graph in enumerate(self._graphs):
-            num_links, first_nic = len(graph.capacity), graph.num_devices + 1
-            table = slice(types.path_base[kind], types.path_base[kind] + graph.num_points**2)
-            nic_rate = np.zeros((2, graph.num_nics))
             mine = self.host_kind[self.ports.host] == kind
-            if not mine.any():
-                found.append(np.zeros(num_links, bool))
-                continue
-            for widest, each in zip(nic_rate, rate, strict=True):
-                np.maximum.at(widest, self.ports.index[mine], each[mine])
-            feeds = np.zeros((3, num_links, graph.num_nics + 1), bool)  # [way, link, NIC]; last: any at all
-            for way in range(3):
-                taken = np.flatnonzero(rows[way, table])
-                ends = np.divmod(taken, graph.num_points)
-                nic = ends[2 - way] - first_nic if way else np.full(len(taken), -1)
-                link = types.paths[table][taken]
-                feeds[way][link[link >= 0], np.repeat(nic, (link >= 0).sum(1))] = True
-                feeds[way, :, -1] |= feeds[way].any(1)
-            any_way = feeds[:, :, -1]
-            bound = np.einsum("wln,wn->wl", feeds[1:, :, :-1], nic_rate)
-            own = capacity[self._first_link[np.argmax(self.host_kind == kind)] :][:num_links]
-            only = np.stack([any_way[1] & ~any_way[2], any_way[2] & ~any_way[1]]) & ~any_way[0]
-            found.append(np.asarray((only & (bound <= own * (1 + 1e-12))).any(0)))
-        return found
+            if mine.any():
+                own = slice(self._types.path_base[kind], self._types.path_base[kind] + graph.num_points**2)
+                widest = np.zeros((2, graph.num_nics))
+                for nics, ports in zip(widest, rate, strict=True):
+                    np.maximum.at(nics, self.ports.index[mine], ports[mine])
+                first = self._first_link[np.argmax(self.host_kind == kind)]
+                links = slice(first, first + len(graph.capacity))
+                drop_held_back(graph, tables[:, own], widest, capacity[links])
+        local, leave, arrive = (table[:, (table >= 0).any(0)] for table in tables)
+        return Lookup(local, leave, arrive, between)
 
-    def _place(self, endpoint: IntArray) -> _Places:
+    def _place(self, endpoint: IntArray) -> Places:
         if len(endpoint) and (endpoint.min() < 0 or endpoint.max() >= self.num_devices + len(self.host_kind)):
             last = self.num_devices + len(self.host_kind) - 1
             raise InputError("endpoint", f"be between 0 and {last}", f"{endpoint.min()} to {endpoint.max()}")
@@ -424,7 +297,7 @@ class Network:
         )
         kind = self.host_kind[host]
         point = np.where(memory, self._types.num_devices[kind], endpoint - self.first_device[host])
-        return _Places(host, kind, point, memory)
+        return Places(host, kind, point, memory)
 
     def _row(self, kind: IntArray, a: IntArray, b: IntArray) -> IntArray:
         """Rows of the table of paths between points of a host type."""
@@ -437,18 +310,18 @@ class Network:
             raise InputError(f"host.{self.host_types[kind[bad]].name}.links", f"connect {pair}")
         return row
 
-    def _local(self, segment: Segment) -> IntArray:
+    def _local(self, segment: Segment, table: IntArray) -> IntArray:
         """Global links of paths inside hosts, int[n, w] padded with -1."""
-        path = self._types.paths[segment.row]
+        path = table[segment.row]
         return np.where(path >= 0, path + self._first_link[segment.host][:, None], -1)
 
-    def _nic_index(self, places: _Places, peers: _Places) -> IntArray:
+    def _nic_index(self, places: Places, peers: Places) -> IntArray:
         """Index in its host of the port each endpoint uses."""
         if self.ports.devices:
             return np.where(places.memory, 0, places.point)
         types = self._types
 
-        def nearest(p: _Places) -> IntArray:
+        def nearest(p: Places) -> IntArray:
             return np.where(
                 p.memory, 0, types.device_nics[types.nic_base[p.kind] + np.where(p.memory, 0, p.point)]
             )
@@ -458,41 +331,16 @@ class Network:
         follow = nearest(peers) % types.num_nics[places.kind]
         return np.where(places.memory, follow, nearest(places))
 
-    def _remote(self, paths: Paths) -> tuple[IntArray, FloatArray]:
-        """Links and shares of flows between hosts: to the port, through the fabric, from the port."""
-        leave, arrive = self._local(paths.leave), self._local(paths.arrive)
+    def _remote(self, paths: Paths, lookup: Lookup) -> Routes:
+        """Flows between hosts: to the port, through the fabric, from the port."""
+        leave, arrive = self._local(paths.leave, lookup.leave), self._local(paths.arrive, lookup.arrive)
         hops = self.wiring.route(paths.out_port, paths.in_port)
-        between = np.where(hops.link >= 0, hops.link + self._num_host_links, -1)
-        ones = np.broadcast_to(1.0, leave.shape)
-        return np.concatenate([leave, between, arrive], 1), np.concatenate([ones, hops.share, ones], 1)
-
-    def _assemble(
-        self, n: int, blocks: list[tuple[IntArray, IntArray, FloatArray]], skip: BoolArray | None
-    ) -> Routes:
-        """One ragged table from padded blocks of rows."""
-        parts = [(rows, self._compact(links, shares, skip)) for rows, links, shares in blocks]
-        if len(parts) == 1 and len(parts[0][0]) == n:
-            return parts[0][1]
-        counts, latency = np.zeros(n, np.int64), np.zeros(n)
-        for rows, part in parts:
-            counts[rows], latency[rows] = np.diff(part.offsets), part.latency
-        offsets = np.zeros(n + 1, np.int64)
-        np.cumsum(counts, out=offsets[1:])
-        link, share = np.empty(offsets[-1], np.int64), np.empty(offsets[-1])
-        for rows, part in parts:
-            target = np.arange(len(part.link)) + np.repeat(offsets[rows] - part.offsets[:-1], counts[rows])
-            link[target], share[target] = part.link, part.share
-        return Routes(offsets, link, share, latency)
-
-    def _compact(self, links: IntArray, shares: FloatArray, skip: BoolArray | None) -> Routes:
-        """The ragged table of one padded block."""
-        used = links >= 0
-        latency = (np.append(self.link_latency, 0.0)[links] * shares).sum(1)  # entry -1: padding
-        if skip is not None:
-            used &= ~skip[links]
-        offsets = np.zeros(len(links) + 1, np.int64)
-        np.cumsum(used.sum(1), out=offsets[1:])
-        return Routes(offsets, links[used], shares[used], latency)
+        delay = (np.append(self.wiring.latency, 0.0)[hops.link] * hops.share).sum(1)  # entry -1: padding
+        delay += self._types.path_latency[paths.leave.row] + self._types.path_latency[paths.arrive.row]
+        listed = np.append(lookup.between, False)[hops.link]
+        between = np.where(listed, hops.link + self._num_host_links, -1)
+        shares = [np.broadcast_to(1.0, leave.shape), hops.share, np.broadcast_to(1.0, arrive.shape)]
+        return compact(np.concatenate([leave, between, arrive], 1), np.concatenate(shares, 1), delay)
 
     # --- orders -----------------------------------------------------------------------------------------
 

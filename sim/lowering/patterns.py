@@ -15,7 +15,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from sim.fabric.network import Network, Paths
+from sim.fabric.network import Network
+from sim.fabric.routes import Lookup, Paths
 from sim.models.collectives import Phase, flows
 
 IntArray = npt.NDArray[np.int64]
@@ -233,7 +234,7 @@ class Router:
         max-min rate, and lets ranks on different leaves of a non-blocking fabric fold.
         """
         flows = [flows for family in families for flows in family.flows]
-        quick = self.network.held_back([each.paths for each in flows], self.capacity)
+        quick = self.network.without_held_back([each.paths for each in flows], self.capacity)
         routed = [self.route(each, quick) for each in flows]
         left_out = self._never_bottleneck(routed)
         loads = iter([phase.loads(self.capacity, left_out) for phase in routed])
@@ -241,9 +242,9 @@ class Router:
             replace(family, loads=tuple(itertools.islice(loads, len(family.flows)))) for family in families
         ]
 
-    def route(self, flows: PhaseFlows, skip: BoolArray | None = None) -> RoutedPhase:
-        """Look up the links of flows, leaving out those in ``skip``."""
-        routes = self.network.trace(flows.paths, skip)
+    def route(self, flows: PhaseFlows, lookup: Lookup | None = None) -> RoutedPhase:
+        """Look up the links of flows; only those in ``lookup`` if it is given."""
+        routes = self.network.trace(flows.paths, lookup)
         return RoutedPhase(flows, routes.rows(), routes.link, routes.share, routes.latency + flows.latency)
 
     def _never_bottleneck(self, routed: Sequence[RoutedPhase]) -> BoolArray:
@@ -298,9 +299,10 @@ def _behind_ports(
     at_port = is_port[phase.link]
     entries = np.flatnonzero(at_port)
     order = entries[::-1] if leaving else entries  # the last write wins
-    gate = np.full(len(phase.latency), -1)
-    gate[phase.flow[order]] = phase.link[order]
     others = np.flatnonzero(~at_port)
+    gate = np.full(len(phase.latency), -1)
+    if len(others):
+        gate[phase.flow[order]] = phase.link[order]
     return phase.link[others], gate[phase.flow[others]], phase.share[others]
 
 
