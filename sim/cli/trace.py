@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli.output import MISSING, console, emit_json, escape, grid, note, seconds, size
+from sim.cli.output import MISSING, console, emit_json, escape, grid, note, number, percent, seconds, size
 
 command = typer.Typer(
-    help="Read real traces: Kineto, execution traces, Chakra, Nsight, XPlane, timelines, AICB, SimAI, op tables, GOAL.",
+    help="Read real traces: Kineto, execution traces, Chakra, Nsight, XPlane, timelines, AICB, SimAI, GOAL.",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -34,7 +34,7 @@ def _group(context: typer.Context) -> None:
 
 @command.command("info")
 def info(files: Files, json: Json = False) -> int:
-    """Per rank: device, steps, kernels, compute, communication, exposed communication, idle time, collectives."""
+    """Per rank: device, steps, kernels, compute, (exposed) communication, idle time, collectives."""
     from sim.trace.info import trace_info
     from sim.trace.read import read
 
@@ -45,6 +45,119 @@ def info(files: Files, json: Json = False) -> int:
     else:
         _print(document)
     return 0
+
+
+@command.command("replay")
+def replay_command(
+    files: Files,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Change the job: no-stragglers, no-launch-delays, links=2, device=1.5, rank:3=1.2, "
+            "TYPE=mean or TYPE=FACTOR (TYPE as in the table, or compute, communication, host); may repeat."
+        ),
+    ] = None,
+    slowdowns: Annotated[
+        bool | None, typer.Option(help="Cost of stragglers by type of operation; default: for op tables.")
+    ] = None,
+    trace: Annotated[str, typer.Option(metavar="OUT", help="Write the replay for Perfetto.")] = "",
+    json: Json = False,
+) -> int:
+    """Play a trace as it happened: the replay error first, then breakdown and critical path; and what if."""
+    from sim.trace.read import read
+    from sim.trace.replay import replay
+    from sim.trace.to_graph import operations_of
+
+    with progress_bar() as progress:
+        found = read(files, host=True, progress=progress)
+    operations = operations_of(found)
+    table = slowdowns if slowdowns is not None else any(rank.job is not None for rank in found.ranks)
+    result, played = replay(operations, what_if, slowdowns=table)
+    parts, path = _explain(played)
+    if trace:
+        from pathlib import Path
+
+        from sim.analysis.export import save_trace
+
+        save_trace(Path(trace), played.graph, played.run)
+    if json:
+        emit_json({**result.to_json(), "breakdown": parts, "critical_path": path})
+    else:
+        _print_replay(result, parts, path)
+    return 0
+
+
+def _explain(played: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Breakdown of the slowest rank and the critical path by task and device, biggest first."""
+    from sim.analysis.breakdown import breakdown
+    from sim.analysis.critical_path import critical_path
+    from sim.analysis.timeline_from_run import timeline_from_run
+    from sim.graph.execution import Cause
+
+    spans = timeline_from_run(played.graph, played.run)
+    parts = breakdown(played.graph, played.run, spans.select(spans.integer("cause") != Cause.CONTROL))
+    path = critical_path(played.graph, played.run)
+    steps = played.graph.steps_per_iteration
+    sums = path.groupby(["task", "device"])["duration_s"].sum().sort_values(ascending=False) / steps
+    rows = [
+        {"task": str(task), "device": str(device), "seconds_per_step": float(value)}
+        for (task, device), value in sums.items()
+        if value > 0
+    ]
+    found = {**parts.parts, "step_time_s": parts.step_time_s, "critical_device": parts.critical_device}
+    return {**found, "overlap_fraction": parts.overlap_fraction}, rows[:20]
+
+
+def _print_replay(result: Any, parts: dict[str, Any], path: list[dict[str, Any]]) -> None:
+    screen = console()
+    screen.print(
+        f"replay error {percent(result.error, 2)}: step {seconds(result.replayed_step_s)}, "
+        f"measured {seconds(result.measured_step_s)} (worst {percent(result.worst_error, 2)})"
+    )
+    if result.what_if:
+        step, speedup = seconds(result.what_if["step_s"]), number(result.what_if["speedup"])
+        edits = ", ".join(result.what_if["edits"])
+        screen.print(escape(f"what if {edits}: step {step}, {speedup} times as fast"))
+    if result.ideal_step_s is not None:
+        without = seconds(result.undelayed_step_s)
+        screen.print(f"without launch delays {without}, without stragglers {seconds(result.ideal_step_s)}")
+    for table in _replay_tables(result):
+        screen.print(table)
+    words = [f"{key.removesuffix('_s')} {seconds(parts[key])}" for key in parts if key.endswith("_s")]
+    screen.print(escape(f"{parts['critical_device']}: " + ", ".join(words)))
+    rows = [(p["task"][:60], p["device"] or "several", seconds(p["seconds_per_step"])) for p in path[:8]]
+    screen.print(grid([("critical path", "left"), ("device", "left"), ("per step", "right")], rows))
+    for warning in result.warnings:
+        text = f"{warning['name'].replace('_', ' ')}: {warning['count']:,} ({warning['text']})"
+        screen.print(escape(text))
+
+
+def _replay_tables(result: Any) -> Iterator[Any]:
+    times = [("measured", "right"), ("replayed", "right")]
+    if result.ranks:
+        yield grid(
+            [("rank", "right"), *times, ("error", "right")],
+            [
+                (str(r["rank"]), seconds(r["measured_s"]), seconds(r["replayed_s"]), percent(r["error"], 2))
+                for r in result.ranks
+            ],
+        )
+    kinds = [
+        (
+            k["type"][:60],
+            str(k["count"]),
+            *(seconds(k[key]) for key in ("measured_s", "replayed_s", "work_s")),
+        )
+        for k in result.kinds[:12]
+    ]
+    columns = [("operation", "left"), ("count", "right"), *times, ("work", "right")]
+    yield grid(columns, kinds, title="operations, with waiting; work: without")
+    slow = [row for row in result.slowdowns if row["slowdown"] > 1.00005]
+    if slow:
+        yield grid(
+            [("straggling of", "left"), ("slowdown", "right")],
+            [(row["type"], f"{row['slowdown']:.4f}") for row in slow],
+        )
 
 
 @contextmanager

@@ -77,7 +77,7 @@ class Operations:
         end: float,
         *,
         type: str = "",
-        cause: Cause = Cause.OTHER,
+        cause: Cause | None = None,
         work: float | None = None,
         step: int = 0,
         micro_batch: int = -1,
@@ -88,7 +88,9 @@ class Operations:
         self.rank.append(rank)
         self.stream.append(stream)
         self.category.append(category)
-        self.cause.append(cause)
+        # What the breakdown must not take for work of the device.
+        idle = Cause.CONTROL if category in (HOST, DELAY) else Cause.OTHER
+        self.cause.append(idle if cause is None else cause)
         self.name.append(name)
         self.type.append(type or name)
         self.work.append(max(end - start, 0.0) if work is None else work)

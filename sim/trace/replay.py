@@ -40,6 +40,8 @@ class Replay:
     worst_error: float
     joined_collectives: int
     what_if: dict[str, Any] | None = None
+    undelayed_step_s: float | None = None
+    ideal_step_s: float | None = None
     slowdowns: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[dict[str, Any]] = field(default_factory=list)
 
@@ -60,6 +62,8 @@ class Replay:
             "steps": self.steps,
             "kinds": self.kinds,
             "what_if": self.what_if,
+            "without_launch_delays_s": self.undelayed_step_s,
+            "ideal_step_s": self.ideal_step_s,
             "slowdowns": self.slowdowns,
             "warnings": self.warnings,
         }
@@ -121,7 +125,7 @@ def replay(
         step = float(np.mean(changed)) if changed else 0.0
         result.what_if = {"edits": list(edits), "step_s": step, "speedup": replayed / step if step else None}
     if slowdowns:
-        result.slowdowns = straggler_slowdowns(operations)
+        result.slowdowns, result.undelayed_step_s, result.ideal_step_s = straggler_slowdowns(operations)
     return result, shown
 
 
@@ -282,14 +286,16 @@ def _factor(edit: str, value: str) -> float:
     return factor
 
 
-def straggler_slowdowns(operations: Operations) -> list[dict[str, Any]]:
+def straggler_slowdowns(operations: Operations) -> tuple[list[dict[str, Any]], float, float]:
     """What each type of operation costs by not always taking its typical time, worst first.
 
     Returns
     -------
-    list of dict
+    slowdowns : list of dict
         ``type``, ``slowdown``: the job in which every other type takes its typical time, relative to the job
         in which all do; the first row, ``all``, is the replay without launch delays relative to that job.
+    undelayed, ideal : float
+        Mean step (s) without launch delays, and with every type at its typical time.
     """
     ideal_work = edited(operations, ["no-stragglers"]).work
     undelayed = edited(operations, ["no-launch-delays"]).work
@@ -299,8 +305,9 @@ def straggler_slowdowns(operations: Operations) -> list[dict[str, Any]]:
         return float(np.mean([m["replayed_s"] for m in marks])) if marks else 0.0
 
     ideal = mean_step(ideal_work)
+    now = mean_step(undelayed)
     if ideal <= 0:
-        return []
+        return [], now, ideal
     kinds = sorted(
         {operations.type[row] for row, c in enumerate(operations.category) if c in (DEVICE, TRANSFER)}
     )
@@ -311,5 +318,5 @@ def straggler_slowdowns(operations: Operations) -> list[dict[str, Any]]:
             for row, (old, new) in enumerate(zip(undelayed, ideal_work, strict=True))
         ]
         found.append({"type": kind, "slowdown": mean_step(work) / ideal})
-    total = {"type": "all", "slowdown": mean_step(undelayed) / ideal, "ideal_step_s": ideal}
-    return [total, *sorted(found, key=lambda row: -float(row["slowdown"]))]
+    total = {"type": "all", "slowdown": now / ideal}
+    return [total, *sorted(found, key=lambda row: -float(row["slowdown"]))], now, ideal

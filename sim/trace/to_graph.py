@@ -69,14 +69,22 @@ def to_graph(operations: Operations) -> Imported:
     place = np.full(len(nodes), -1, np.int64)
     for index in order:
         place[index] = _add(builder, operations, nodes[index], devices, [int(place[s]) for s in edges[index]])
-    ends = set(range(len(nodes))) - {source for sources in edges for source in sources}
-    builder.control(
-        "end of trace", after=[int(place[e]) for e in sorted(ends)], boundary=True, device=devices[0]
-    )
+    _end_ranks(builder, operations, place[node], devices)
     steps = max(operations.step, default=0) + 1
     table = LinkTable((), np.zeros(0), np.zeros(0, np.int64), ())
     graph = builder.build(table, steps_per_iteration=steps, max_iterations=1, metadata={"origin": "trace"})
     return Imported(graph, place[node])
+
+
+def _end_ranks(builder: GraphBuilder, operations: Operations, task: IntArray, devices: list[int]) -> None:
+    """A rank's iteration ends with the last task of each of its streams."""
+    last: dict[tuple[int, str], int] = {}
+    for operation, rank in enumerate(operations.rank):
+        key = (rank, operations.stream[operation])
+        last[key] = max(last.get(key, -1), int(task[operation]))
+    for rank, device in enumerate(devices):
+        ends = sorted({found for (owner, _), found in last.items() if owner == rank})
+        builder.control("end of trace", after=ends, boundary=True, device=device)
 
 
 def _merge_joins(operations: Operations) -> tuple[IntArray, list[list[int]]]:

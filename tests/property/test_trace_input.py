@@ -52,9 +52,9 @@ NAMES = [
 ]
 ARGS = st.dictionaries(
     st.sampled_from(
-        ["Collective name", "dtype", "In msg nelems", "Out msg nelems", "Group size", "Process Group Ranks", "stream",
-         "device", "correlation", "External id", "Input Dims", "Input type", "Concrete Inputs", "step", "mb_id", "Seq",
-         "Process Group Name", "Global rank start", "Global rank stride"]
+        ["Collective name", "dtype", "In msg nelems", "Out msg nelems", "Group size", "Process Group Ranks",
+         "stream",         "device", "correlation", "External id", "Input Dims", "Input type", "Concrete Inputs", "step",
+         "mb_id", "Seq",         "Process Group Name", "Global rank start", "Global rank stride"]
     ),
     VALUES,
 )  # fmt: skip

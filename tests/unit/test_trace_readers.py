@@ -358,7 +358,8 @@ def test_names_of_users_and_hosts_are_not_copied(tmp_path: Path) -> None:
 def test_pytorch_execution_traces_of_both_schemas(tmp_path: Path) -> None:
     tensor = [1, 2, 0, 100, 4, "cuda:1"]
     old = {"schema": "1.0.1", "nodes": [
-        {"name": "record_param_comms", "id": 5, "parent": 1, "inputs": [tensor, 7, 1234, 1, "_allgather_base", [], []],
+        {"name": "record_param_comms", "id": 5, "parent": 1,
+         "inputs": [tensor, 7, 1234, 1, "_allgather_base", [], []],
          "input_shapes": [[100]], "input_types": ["Tensor(float)"], "outputs": [[3, 4, 0, 400, 4, "cuda:1"]]},
         {"name": "record_param_comms", "id": 6, "parent": 1, "inputs": [7, 1234, 1, "wait", [], []]},
     ]}  # fmt: skip
@@ -383,14 +384,17 @@ def _attribute(name: str, number: int, value: int | str) -> bytes:
     return wire.encode_field(10, wire.encode_field(1, name) + wire.encode_field(number, value))
 
 
-def _chakra_file(path: Path, *, size_field: int = 5, cut: int = 0) -> Path:
+def _chakra_file(path: Path, *, size_field: int = 9, cut: int = 0) -> Path:
     nodes = [
-        wire.encode_field(1, 1) + wire.encode_field(2, "gemm") + wire.encode_field(3, 4) + wire.encode_field(7, 120)
-        + _attribute("is_cpu_op", 15, 0),
+        wire.encode_field(1, 1) + wire.encode_field(2, "gemm") + wire.encode_field(3, 4)
+        + wire.encode_field(7, 120)
+        + _attribute("is_cpu_op", 27, 0),
         wire.encode_field(1, 2) + wire.encode_field(2, "ncclAllGather") + wire.encode_field(3, 7)
         + wire.encode_field(5, wire.encode_varint(1)) + wire.encode_field(6, 120) + wire.encode_field(7, 30)
-        + _attribute("comm_type", 5, 2) + _attribute("comm_size", size_field, 1000) + _attribute("is_cpu_op", 15, 0),
-        wire.encode_field(1, 3) + wire.encode_field(2, "host") + wire.encode_field(3, 4) + _attribute("is_cpu_op", 15, 1),
+        + _attribute("comm_type", 9, 2) + _attribute("comm_size", size_field, 1000)
+        + _attribute("is_cpu_op", 27, 0),
+        wire.encode_field(1, 3) + wire.encode_field(2, "host") + wire.encode_field(3, 4)
+        + _attribute("is_cpu_op", 27, 1),
     ]  # fmt: skip
     messages = [wire.encode_field(1, "0.0.4"), *nodes]
     data = b"".join(wire.encode_varint(len(m)) + m for m in messages)
@@ -398,7 +402,7 @@ def _chakra_file(path: Path, *, size_field: int = 5, cut: int = 0) -> Path:
     return path
 
 
-@pytest.mark.parametrize("size_field", [5, 7])
+@pytest.mark.parametrize("size_field", [9, 13])
 def test_chakra_protobuf(tmp_path: Path, size_field: int) -> None:
     trace = read([_chakra_file(tmp_path / "job.3.et", size_field=size_field)])
     (rank,) = trace.ranks
@@ -442,7 +446,8 @@ def test_nsys_enter_leave_and_report(tmp_path: Path) -> None:
     trace = read([write(tmp_path, "\n".join(rows), "a.csv")])
     assert trace.ranks[0].timeline["end"][0] == pytest.approx(2.5e-6)
     assert (counts(trace)["unclosed_begin"], counts(trace)["bad_row"]) == (1, 1)
-    report = 'Start (ns),Duration (ns),CorrId,Device,Strm,Name\n100,50,1,NVIDIA A100 (0),7,"gemm<a, b>"\n200,30,2,NVIDIA A100 (0),9,ncclDevKernel_AllReduce\n'
+    report = "Start (ns),Duration (ns),CorrId,Device,Strm,Name\n"
+    report += '100,50,1,NVIDIA A100 (0),7,"gemm<a, b>"\n200,30,2,NVIDIA A100 (0),9,ncclDevKernel_AllReduce\n'
     (rank,) = info_of(write(tmp_path, report, "b.csv"))["ranks"]
     assert (rank["device"], rank["num_compute"], rank["num_comm"]) == ("NVIDIA A100", 1, 1)
     assert rank["comm_sum_s"] == pytest.approx(30e-9)
@@ -470,7 +475,8 @@ def test_nsys_sqlite(tmp_path: Path, name: str) -> None:
 
 
 def test_aicb_measured_log(tmp_path: Path) -> None:
-    text = "comm_type,comm_group,comm_group_size,msg_size,stage,dst,src,additional,_elapsed_time,algbw,busbw,count\n"
+    text = "comm_type,comm_group,comm_group_size,msg_size,stage,dst,src,additional,_elapsed_time,algbw,busbw"
+    text += ",count\n"
     text += "CommType.all_reduce,CommGroup.dp_group,4,1024,init,None,None,,0.5,0.0,0.0,1\n"
     text += "CommType.all_to_all,CommGroup.ep_group,None,2048,fwd,None,None,,None,None,None,1\n"
     trace = read([write(tmp_path, text, "log.csv")])
@@ -487,7 +493,8 @@ def test_simai_workload(tmp_path: Path) -> None:
     text = (
         "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 4 ep: 2 all_gpus: 16 checkpoints: 0\n3\n"
     )
-    text += "a -1 100 ALLGATHER 10 200 NONE 0 300 REDUCESCATTER 20 5\nb -1 1 ALLTOALL_EP 7 1 NONE 0 1 NONE 0 5\nshort -1\n"
+    text += "a -1 100 ALLGATHER 10 200 NONE 0 300 REDUCESCATTER 20 5\n"
+    text += "b -1 1 ALLTOALL_EP 7 1 NONE 0 1 NONE 0 5\nshort -1\n"
     trace = read([write(tmp_path, text, "w.txt")])
     (rank,) = trace.ranks
     assert rank.world_size == 16
@@ -498,7 +505,8 @@ def test_simai_workload(tmp_path: Path) -> None:
 
 
 def test_goal_schedule(tmp_path: Path) -> None:
-    text = "num_ranks 2\nrank 0 {\nl1: send 4096b to 1 tag 3\nl2: calc 1000 cpu 1\nl2 requires l1\nl2 requires l9\n}\n"
+    text = "num_ranks 2\nrank 0 {\nl1: send 4096b to 1 tag 3\nl2: calc 1000 cpu 1\n"
+    text += "l2 requires l1\nl2 requires l9\n}\n"
     text += "rank 1 { l1: recv 4096b from 0 tag 3  l2: calc 500  l2 requires l1 }\n"
     trace = read([write(tmp_path, text, "x.goal")])
     assert [r.rank for r in trace.ranks] == [0, 1]
