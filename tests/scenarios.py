@@ -74,7 +74,7 @@ def ideal(*, server_speed: float = FAST, **library: float) -> Calibration:
 def timed_layer(
     index: int, forward: float, backward: float, *, parameters: float = 0.0, **fields: Any
 ) -> Layer:
-    """A layer of its own block that takes ``forward`` and ``backward`` seconds per sample on the unit device."""
+    """A layer, a block by itself, that takes ``forward`` and ``backward`` seconds per sample."""
     work = MemoryBound(
         elements=forward * BANDWIDTH / ELEMENT, backward_elements=backward * BANDWIDTH / ELEMENT
     )

@@ -175,6 +175,8 @@ def drop_held_back(graph: HostGraph, tables: IntArray, rate: FloatArray, capacit
     capacity : float[l]
         Bytes/s of the host's links.
     """
+    if not len(capacity):  # a host without links: all its points are one
+        return
     used = np.zeros((3, len(capacity)), bool)
     demand = np.zeros((2, len(capacity)))
     for way, table in enumerate(tables):

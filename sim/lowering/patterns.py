@@ -116,9 +116,9 @@ class PhaseLoads:
         flows = slice(self.flow_offsets[group], self.flow_offsets[group + 1])
         flow_bytes = self.phase.fraction * size
         latency = self.phase.steps * self.flow_latency[flows]
-        if latency.size == 0:
-            return 0.0, flow_bytes
         inverse = self.flow_inverse_rate[flows]
+        if not inverse.any():  # no link in between: the bytes stay in one memory
+            return float(np.max(latency, initial=0.0)), 0.0
         total = float(np.max(latency + flow_bytes * inverse)) - flow_bytes * float(np.max(inverse))
         return max(total, 0.0), flow_bytes
 
