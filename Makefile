@@ -7,7 +7,7 @@ WORKERS ?= 2
 INSTALLED := $(VENV)/.installed
 INSTALLED_TEST := $(VENV)/.installed-test
 
-.PHONY: demo test lint types layers unit test-slow bench format clean
+.PHONY: demo test lint types layers unit test-slow bench docs format clean
 
 demo: $(INSTALLED)
 	$(BIN)/clusterloom sweep workloads/sweeps/demo.yaml --out demo-output
@@ -33,6 +33,12 @@ test-slow: $(INSTALLED_TEST)
 # Benchmarks print a table; run them on a quiet machine, one at a time.
 bench: $(INSTALLED_TEST)
 	$(BIN)/pytest tests/perf -s -m "slow or not slow"
+
+# Generated reference pages, the outputs of the examples, and the notebooks that pair with scripts.
+docs: $(INSTALLED_TEST)
+	$(BIN)/python docs/generate_reference.py
+	$(BIN)/python docs/run_examples.py
+	$(BIN)/python docs/pair_notebooks.py
 
 format: $(INSTALLED_TEST)
 	$(BIN)/ruff check --fix .
