@@ -1,0 +1,147 @@
+"""Step time of a large run from a few small ones that differ in micro-batches, stages and layers.
+
+Where a step is a steady pattern its time is multilinear: in the number of micro-batches (each adds the same
+time once the pipeline is full), in the number of equal pipeline stages at a fixed ratio of micro-batches to
+stages, and in the number of equal layers of a stage. Small runs at two values of each axis give the
+coefficients; one more run, further out on every axis, tests that they hold. If it does not within
+:data:`TOLERANCE`, the run is played whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.validate.runs_loader import Run
+
+FloatArray = npt.NDArray[np.float64]
+
+TOLERANCE = 0.005
+"""Largest relative error of the test run."""
+
+BLOCKS = ("transformer", "moe")
+"""Generators whose blocks are all alike."""
+
+
+@dataclass(frozen=True, order=True)
+class Size:
+    """What is changed: pipeline stages, micro-batches, and layers of one model chunk."""
+
+    stages: int
+    micro_batches: int
+    depth: int
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis: two values to play, one to test with, and the one wanted."""
+
+    low: float
+    high: float
+    test: float
+    wanted: float
+
+    @classmethod
+    def fixed(cls, value: float) -> Axis:
+        """An axis along which nothing is extrapolated."""
+        return cls(value, value, value, value)
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """Values to play."""
+        return (self.low,) if self.low == self.high else (self.low, self.high)
+
+    def weights(self, value: float) -> tuple[float, ...]:
+        """Weights of the played values that give a linear function at ``value``."""
+        if self.low == self.high:
+            return (1.0,)
+        share = (value - self.low) / (self.high - self.low)
+        return (1.0 - share, share)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of a step and of its parts, how many runs were played, and the error of the test."""
+
+    seconds: FloatArray
+    played: int
+    error: float = 0.0
+
+
+def axes_of(run: Run) -> tuple[Axis, Axis, Axis]:
+    """(Stages, micro-batches per stage or micro-batches, layers per chunk) of a run."""
+    stages, chunks = run.strategy.pp, run.strategy.virtual_stages
+    blocks = int(run.params.get("num_layers", 0)) if run.generator in BLOCKS else 0
+    depth = blocks / (stages * chunks) if blocks else 0.0
+    if stages == 1:
+        layers = _axis(depth, 4, 6, 8) if blocks else Axis.fixed(depth)
+        return Axis.fixed(1), _axis(run.micro_batches, 2, 3, 5), layers
+    layers = _axis(depth, 1, 2, 3) if blocks else Axis.fixed(depth)
+    ranks = run.strategy.tp * run.strategy.cp * (run.strategy.dp or 1)
+    per_host = run.cluster.devices_per_host[0]
+    regular = ranks % per_host == 0 or run.cluster.size == 1
+    pipeline = _axis(stages, 8, 16, 20) if blocks and regular and stages > 32 else Axis.fixed(stages)
+    if chunks > 1:
+        return pipeline, _axis(run.micro_batches / stages, 2, 3, 4), layers
+    # Micro-batches may leave a full pipeline in a rhythm of 2 or 4, so 8 lie between the values.
+    first = pipeline.high + 2
+    return pipeline, _axis(run.micro_batches, first, first + 8, first + 12), layers
+
+
+def _axis(wanted: float, low: float, high: float, test: float) -> Axis:
+    """Extrapolate to ``wanted`` if that is beyond the test value; else play it."""
+    return Axis(low, high, test, wanted) if wanted > test else Axis.fixed(wanted)
+
+
+def estimate(
+    run: Run, play: Callable[[Size], FloatArray], known: Callable[[Size], bool] = lambda size: False
+) -> Estimate | None:
+    """Seconds of a run from small ones, or None if it is less work to play it whole.
+
+    Parameters
+    ----------
+    run : Run
+    play : callable
+        Size -> seconds of the parts of its step.
+    known : callable
+        Size -> whether it was played before and costs nothing.
+    """
+    stages, micro, depth = axes_of(run)
+    corner_points = list(itertools.product(stages.values, micro.values, depth.values))
+    test, wanted = (
+        (getattr(stages, at), getattr(micro, at), getattr(depth, at)) for at in ("test", "wanted")
+    )
+    per_stage = run.strategy.virtual_stages > 1
+
+    def size(point: tuple[float, float, float]) -> Size:
+        s, m, d = point
+        return Size(round(s), round(m * s if per_stage else m), round(d))
+
+    work = sum(_work(point, per_stage) for point in {*corner_points, test} if not known(size(point)))
+    if work >= _work(wanted, per_stage):
+        return None
+
+    def linear(point: tuple[float, float, float]) -> FloatArray:
+        weights = [axis.weights(value) for axis, value in zip((stages, micro, depth), point, strict=True)]
+        total = sum(
+            float(np.prod(factor)) * corner
+            for factor, corner in zip(itertools.product(*weights), corners, strict=True)
+        )
+        return np.asarray(total)
+
+    corners = [play(size(point)) for point in corner_points]
+    error = abs(float(linear(test)[0] / play(size(test))[0]) - 1.0)
+    seconds = linear(wanted)
+    parts = np.maximum(seconds[1:], 0.0)  # small ones may come out just below nothing
+    seconds[1:] = parts * seconds[0] / parts.sum()
+    return Estimate(seconds, len(corners) + 1, error)
+
+
+def _work(point: tuple[float, float, float], per_stage: bool) -> float:
+    """Tasks of a run, up to a factor."""
+    stages, micro, depth = point
+    return stages * micro * (stages if per_stage else 1) * max(depth, 1)

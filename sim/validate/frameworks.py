@@ -1,0 +1,125 @@
+"""What a training framework does when a row does not say: a documented default for each.
+
+The key also names the framework's entries in the calibration (``framework/<key>/...``), such as the time its
+host needs to launch a kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sim.validate.rows import Row
+
+MEBIBYTE = 2.0**20
+
+
+@dataclass(frozen=True)
+class Framework:
+    """Defaults of one framework.
+
+    Attributes
+    ----------
+    key : str
+        Name in the calibration.
+    pattern : str
+        Regular expression found in the ``framework`` cell, case ignored.
+    flash : bool
+        Fused attention.
+    fused : bool
+        Element-wise kernels of a transformer are fused.
+    fused_norm : bool
+        Batch norm, addition and ReLU of a CNN are one kernel.
+    overlap : bool
+        Gradients are exchanged while backward runs.
+    bucket : float
+        Bytes of gradients that are exchanged together.
+    state : str
+        Where optimiser state lies if the row has no ``shard``.
+    sequence_parallel : bool
+        Whether tensor parallelism also divides the sequence.
+    recompute : str
+        Policy if the row has none.
+    optimizer : str
+        Optimiser of its language models.
+    source : str
+    """
+
+    key: str
+    pattern: str
+    flash: bool = False
+    fused: bool = False
+    fused_norm: bool = False
+    overlap: bool = True
+    bucket: float = 25 * MEBIBYTE
+    state: str = "replicated"
+    sequence_parallel: bool = False
+    recompute: str = "none"
+    optimizer: str = "adam"
+    source: str = ""
+
+
+FRAMEWORKS: tuple[Framework, ...] = (
+    Framework(
+        "megatron-core", r"bridge|megatron-core|nemo 2|megatron core", flash=True, fused=True,
+        bucket=160 * MEBIBYTE, state="zero1", sequence_parallel=True, recompute="selective",
+        source="Megatron-Core arguments: --use-distributed-optimizer, --overlap-grad-reduce; 40M elements",
+    ),
+    Framework(
+        "nemo-megatron", r"nemo", flash=False, fused=True, bucket=100 * MEBIBYTE, state="zero1",
+        sequence_parallel=False, recompute="selective",
+        source="NeMo-Framework-Launcher conf/training/gpt3: distributed_fused_adam, overlap_grad_sync",
+    ),
+    Framework(
+        "megatron-deepspeed", r"deepspeed", fused=True, overlap=False, bucket=500 * MEBIBYTE,
+        recompute="full",
+        source="Megatron-DeepSpeed: gradients in one contiguous buffer, reduced at the end of the step",
+    ),
+    Framework(
+        "megatron-lm", r"megatron", fused=True, overlap=False, bucket=500 * MEBIBYTE, recompute="full",
+        source="Megatron-LM of 2020-21: gradients reduced after the last backward",
+    ),
+    Framework(
+        "llm-foundry", r"foundry|composer|mosaic", flash=True, fused=True, state="zero3",
+        optimizer="adamw", source="llm-foundry yamls/pretrain: attn_impl flash, FSDP, decoupled_adamw",
+    ),
+    Framework(
+        "torchtitan", r"titan", flash=True, fused=True, state="zero3", sequence_parallel=True,
+        recompute="selective", optimizer="adamw",
+        source="torchtitan train_configs/llama3_*.toml: FSDP2, compile, op-level checkpointing",
+    ),
+    Framework(
+        "internevo", r"intern", flash=True, fused=True, state="zero1", bucket=512 * MEBIBYTE,
+        optimizer="adamw",
+        source="InternEvo configs/7B_sft.py: hybrid zero, overlap_sync_grad, flash attention",
+    ),
+    Framework(
+        "oneflow", r"oneflow", fused=True, fused_norm=True,
+        source="OneFlow 0.2: static graph, fused kernels, gradients exchanged as they become ready",
+    ),
+    Framework(
+        "mxnet", r"mxnet", fused=True, fused_norm=True, bucket=64 * MEBIBYTE,
+        source="NGC MXNet: fused batch norm + ReLU; Horovod fusion threshold 64 MiB",
+    ),
+    Framework(
+        "paddle", r"paddle", fused_norm=False, fused=True, bucket=32 * MEBIBYTE,
+        source="PaddlePaddle 1.8: fuse_all_reduce_ops, fuse_bn_act_ops",
+    ),
+    Framework(
+        "tensorflow-xla", r"(tensorflow|tf).*xla", fused=True, fused_norm=True, bucket=64 * MEBIBYTE,
+        source="XLA fuses element-wise chains; Horovod fusion threshold 64 MiB",
+    ),
+    Framework(
+        "tensorflow", r"tensorflow|\btf\b|^tf|ngc tf", fused_norm=True, bucket=64 * MEBIBYTE,
+        source="cuDNN's fused batch norm of TensorFlow; Horovod fusion threshold 64 MiB",
+    ),
+    Framework("pytorch", r"torch|apex|fairseq|hugging", source="PyTorch DDP: 25 MiB buckets, eager kernels"),
+)  # fmt: skip
+
+DEFAULT = Framework("default", "", source="PyTorch's defaults")
+
+
+def framework_of(row: Row) -> Framework:
+    """Defaults of the row's framework; PyTorch's where it is unknown."""
+    text = row.text("framework").lower()
+    return next((known for known in FRAMEWORKS if re.search(known.pattern, text)), DEFAULT)

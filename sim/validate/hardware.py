@@ -1,0 +1,254 @@
+"""Cells that describe hardware -> a :class:`~sim.spec.cluster.Cluster`.
+
+A host is put together from its device, its GPU links and its network ports. What a row leaves open is filled
+with the reference design of the system (NVIDIA's DGX and NVL72 documents, named in ``topologies/hosts``) and
+reported as an assumption.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sim.catalog import Catalog
+from sim.spec import Cluster, Device, Fabric, Host
+from sim.spec.host import HostLink, Nic
+from sim.validate.rows import Row
+
+GIGABIT = 1e9 / 8
+PORT_LATENCY = 0.6e-6
+CABLE_LATENCY = 0.25e-6
+NVLINK_LATENCY = 0.3e-6
+PCIE_LATENCY = 0.25e-6
+NVL72_DOMAIN = 64
+"""GPUs of a rack-scale NVLink domain that jobs use: 64 of the 72, a power of two."""
+
+
+@dataclass(frozen=True)
+class Board:
+    """Reference design of a GPU server.
+
+    Attributes
+    ----------
+    device : str
+        Catalogue name by memory size (GB), the default size first.
+    gpus : int
+        GPUs of a host.
+    nvlink : float
+        NVLink bandwidth of a GPU through switches, bytes/s in one direction; 0 without NVLink switches.
+    ports : tuple of (int, float)
+        Network ports and the Gb/s of each.
+    pcie : float
+        Bytes/s of a GPU's PCIe link in one direction.
+    """
+
+    device: dict[int, str]
+    gpus: int
+    nvlink: float
+    ports: tuple[int, float]
+    pcie: float
+    cpu: str
+
+
+BOARDS: dict[str, Board] = {
+    "K80": Board({12: "k80"}, 8, 0.0, (1, 10.0), 15.75e9, "xeon-e5-2686v4"),
+    "P100": Board({16: "p100-16gb"}, 8, 0.0, (4, 100.0), 15.75e9, "xeon-e5-2698v4"),
+    "V100": Board({16: "v100-16gb", 32: "v100-32gb"}, 8, 0.0, (4, 100.0), 15.75e9, "xeon-e5-2698v4"),
+    "V100-PCIE": Board({16: "v100-pcie-16gb"}, 8, 0.0, (1, 100.0), 15.75e9, "xeon-e5-2698v4"),
+    "T4": Board({16: "t4"}, 4, 0.0, (1, 50.0), 15.75e9, "xeon-8259cl"),
+    "A100": Board({80: "a100-80gb", 40: "a100-40gb"}, 8, 300e9, (8, 200.0), 31.5e9, "epyc-7742"),
+    "A100-PCIE": Board({80: "a100-pcie-80gb", 40: "a100-pcie-40gb"}, 8, 0.0, (1, 200.0), 31.5e9, "epyc-7742"),
+    "H100": Board({80: "h100-80gb", 96: "h100-96gb"}, 8, 450e9, (8, 400.0), 63e9, "xeon-8480c"),
+    "H100-PCIE": Board({80: "h100-pcie-80gb"}, 8, 0.0, (1, 400.0), 63e9, "xeon-8480c"),
+    "H200": Board({141: "h200-141gb"}, 8, 450e9, (8, 400.0), 63e9, "xeon-8480c"),
+    "B200": Board({180: "b200-180gb"}, 8, 900e9, (8, 400.0), 63e9, "xeon-8480c"),
+    "B300": Board({270: "b300-270gb"}, 8, 900e9, (8, 800.0), 63e9, "xeon-8480c"),
+    "GB200": Board({186: "gb200-186gb"}, NVL72_DOMAIN, 900e9, (NVL72_DOMAIN, 400.0), 63e9, "xeon-8480c"),
+    "GB300": Board({279: "gb300-279gb"}, NVL72_DOMAIN, 900e9, (NVL72_DOMAIN, 800.0), 63e9, "xeon-8480c"),
+}
+"""GPU boards by the name in the ``gpu`` column."""
+
+MESHES = {"P100": "dgx-1-p100", "V100": "dgx-1-v100"}
+"""Catalogue hosts whose GPUs are joined by a hybrid cube mesh."""
+
+
+class Unsupported(Exception):
+    """A row that cannot be simulated; the text is the reason it is counted under."""
+
+
+def board_name(row: Row) -> str:
+    """Key of :data:`BOARDS` for a row's GPU."""
+    text = row.text("gpu").upper().replace("NVIDIA", "").replace("TESLA", "").strip()
+    known = sorted(BOARDS, key=len, reverse=True)
+    for name in known:
+        if re.match(rf"{re.escape(name)}(?![0-9])", text.replace(" ", "-")):
+            base = name
+            break
+    else:
+        raise Unsupported(f"unknown GPU {row.text('gpu')}")
+    link = f"{row.text('gpu')} {row.text('intra_link')}".upper()
+    if "PCIE" in link and "NVLINK" not in link and f"{base}-PCIE" in BOARDS:
+        return f"{base}-PCIE"
+    return base
+
+
+def device_name(row: Row) -> str:
+    """Catalogue name of a row's GPU, the nearest memory size."""
+    board = BOARDS[board_name(row)]
+    size = row.number("gpu_mem_gb")
+    if size is None:
+        return next(iter(board.device.values()))
+    return board.device[min(board.device, key=lambda known: abs(known - size))]
+
+
+def build_cluster(row: Row, catalog: Catalog) -> tuple[Cluster, list[str]]:
+    """Cluster of a row, and what had to be assumed."""
+    name = board_name(row)
+    board, assumed = BOARDS[name], []
+    gpus = row.whole("gpus")
+    if gpus is None:
+        raise Unsupported("no GPU count")
+    per_host = _gpus_per_host(row, board, gpus)
+    hosts = -(-gpus // per_host)
+    ports, speed = _ports(row, board, per_host)
+    if hosts > 1 and ports == 0:
+        assumed.append("inter_net")
+        ports, speed = max(1, min(board.ports[0], per_host)), board.ports[1]
+    if hosts > 1 and re.search(r"not stated|recalled", row.text("inter_net")):
+        assumed.append("inter_net")
+    if not row.text("intra_link"):
+        assumed.append("intra_link")
+    ports = max(ports, 1)
+    speed = speed or board.ports[1]
+    nvlink = _nvlink(row, board)
+    mesh = MESHES.get(name) if _is_mesh(row, name, per_host) else None
+    return _cluster(
+        catalog, device_name(row), per_host, hosts, nvlink, mesh, ports, speed, board.pcie, board.cpu
+    ), assumed
+
+
+def _gpus_per_host(row: Row, board: Board, gpus: int) -> int:
+    if board.gpus == NVL72_DOMAIN:
+        return min(gpus, NVL72_DOMAIN)
+    per_host = row.whole("gpus_per_node")
+    if per_host is None:
+        nodes = row.whole("nodes")
+        per_host = -(-gpus // nodes) if nodes else board.gpus
+    return min(per_host, gpus)
+
+
+def _is_mesh(row: Row, name: str, per_host: int) -> bool:
+    link = row.text("intra_link").lower()
+    return name in MESHES and per_host <= 8 and "nvswitch" not in link and "pcie" not in link
+
+
+def _nvlink(row: Row, board: Board) -> float:
+    """Bytes/s in one direction of a GPU behind NVLink switches."""
+    link = row.text("intra_link")
+    if link and "nvlink" not in link.lower():
+        return 0.0
+    found = re.search(r"(\d+(?:\.\d+)?)\s*GB/s", link)
+    if found:
+        return float(found[1]) / 2 * 1e9  # printed for both directions together
+    return 150e9 if "NVLink2" in link else board.nvlink
+
+
+def _ports(row: Row, board: Board, per_host: int) -> tuple[int, float]:
+    """Network ports of a host and Gb/s of each; (0, 0) where the row does not say."""
+    text = row.text("inter_net")
+    total = row.number("inter_gbps_per_node")
+    counted = re.search(r"(\d+)\s*x\s*(?:[A-Za-z-]+\s*)*(\d+)(?!\d*\s*GB)", text)
+    if counted:
+        return int(counted[1]), float(counted[2])
+    per_gpu = re.search(r"(\d+)\s*Gb/s per GPU", text)
+    if per_gpu:
+        return per_host, float(per_gpu[1])
+    single = re.search(r"(\d+(?:\.\d+)?)\s*Gb/s", text)
+    if total is None and single:
+        total = float(single[1])
+    if total is None:
+        return 0, 0.0
+    ports = min(board.ports[0], max(1, round(total / board.ports[1])))
+    return ports, total / ports
+
+
+@lru_cache(maxsize=256)
+def _cluster(
+    catalog: Catalog,
+    device: str,
+    per_host: int,
+    hosts: int,
+    nvlink: float,
+    mesh: str | None,
+    ports: int,
+    speed: float,
+    pcie: float,
+    cpu: str,
+) -> Cluster:
+    spec, processor = catalog.device(device), catalog.device(cpu)
+    host = _host(catalog, spec, per_host, nvlink, mesh, ports, speed, pcie, cpu)
+    return Cluster(
+        name=f"{device}-{per_host}x{hosts}",
+        description="as a published run describes it",
+        source="measurements",
+        host=host,
+        num_hosts=hosts,
+        fabric=Fabric(kind="single_switch", latency=CABLE_LATENCY),
+        host_types=(host,),
+        host_type_of=(0,) * hosts,
+        device_types=(spec, processor),
+    )
+
+
+def _host(
+    catalog: Catalog,
+    device: Device,
+    per_host: int,
+    nvlink: float,
+    mesh: str | None,
+    ports: int,
+    speed: float,
+    pcie: float,
+    cpu: str,
+) -> Host:
+    last, switches = per_host - 1, -(-per_host // 2)
+    links = (
+        [_link(f"gpu[0-{last}]", f"plx[0-{switches - 1}]", pcie, "pcie")]
+        if per_host % 2 == 0
+        else [_link(f"gpu{i}", f"plx{i // 2}", pcie, "pcie") for i in range(per_host)]
+    )
+    sockets = 2 if switches >= 2 else 1
+    links += [_link(f"plx{i}", f"cpu{i * sockets // switches}", pcie, "pcie") for i in range(switches)]
+    links += [
+        _link(f"nic{i}", f"plx{i * switches // ports}", max(pcie, speed * GIGABIT), "pcie")
+        for i in range(ports)
+    ]
+    if sockets == 2:
+        links.append(_link("cpu0", "cpu1", 38.4e9, "qpi"))
+    if mesh is not None:
+        links += [
+            link
+            for link in catalog.host(mesh).expanded_links
+            if link.kind == "nvlink" and max(int(link.a[3:]), int(link.b[3:])) < per_host
+        ]
+    elif nvlink and per_host > 1:
+        links.append(_link(f"gpu[0-{last}]", "nvswitch0", nvlink, "nvlink"))
+    return Host(
+        name=f"{device.name}-x{per_host}",
+        description="as a published run describes it",
+        source="measurements",
+        devices=((device.name, per_host),),
+        nics=tuple(
+            Nic(name=f"nic{i}", bandwidth=speed * GIGABIT, latency=PORT_LATENCY) for i in range(ports)
+        ),
+        links=tuple(links),
+        cpu_cores=64,
+        cpu_device=cpu,
+        memory_bytes=1e12,
+    )
+
+
+def _link(a: str, b: str, bandwidth: float, kind: str) -> HostLink:
+    latency = NVLINK_LATENCY if kind == "nvlink" else PCIE_LATENCY
+    return HostLink.model_validate({"a": a, "b": b, "bandwidth": bandwidth, "latency": latency, "kind": kind})

@@ -1,0 +1,291 @@
+"""Row -> scenario: architecture, host, fabric, precision, batch, degrees, sharding, recomputation, overlap.
+
+What the row does not say is filled with the default of its framework (:mod:`sim.validate.frameworks`) or of
+its system (:mod:`sim.validate.hardware`) and listed in :attr:`Run.assumed`. A row that cannot be simulated
+becomes a :class:`Skipped` with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.architecture import generate
+from sim.catalog import Catalog
+from sim.errors import ClusterloomError
+from sim.spec import Calibration, Cluster, Scenario, Strategy, Workload
+from sim.validate.frameworks import Framework, framework_of
+from sim.validate.hardware import Unsupported, build_cluster
+from sim.validate.models import Params, model_of
+from sim.validate.rows import Row
+
+TIERS_REFUSED = ("X",)
+
+_DTYPES = (
+    (r"nvfp4|fp4", "fp4"),
+    (r"fp8|mxfp8", "fp8"),
+    (r"bf16|bfloat", "bf16"),
+    (r"fp16|amp|mixed|half", "fp16"),
+    (r"tf32", "tf32"),
+    (r"fp32|float32", "fp32"),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row that can be simulated.
+
+    Attributes
+    ----------
+    row : Row
+    generator, params : str, dict
+        Model generator and its parameters, workload fields included.
+    cluster, strategy : Cluster, Strategy
+    framework : str
+        Key of the framework in the calibration.
+    micro_batches : int
+        Micro-batches of a replica in a step.
+    measured_s : float or None
+        Measured step time in seconds.
+    assumed : tuple of str
+        Columns that the row leaves open.
+    """
+
+    row: Row
+    generator: str
+    params: Params
+    cluster: Cluster
+    strategy: Strategy
+    framework: str
+    micro_batches: int
+    measured_s: float | None
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def regime(self) -> str:
+        """One device, one host, or several hosts."""
+        devices = self.strategy.tp * self.strategy.cp * self.strategy.pp * (self.strategy.dp or 1)
+        if devices == 1:
+            return "1 device"
+        return "1 host" if self.cluster.size == 1 else "multi-host"
+
+    def workload(self, **changes: Any) -> Workload:
+        """The workload; ``changes`` replace parameters of the generator."""
+        return generate(self.generator, {**self.params, **changes})
+
+    def scenario(self, calibration: Calibration) -> Scenario:
+        """The whole run as one scenario."""
+        return Scenario(
+            workload=self.workload(),
+            cluster=self.cluster,
+            strategy=self.strategy,
+            calibration=framework_calibration(calibration, self.framework),
+        )
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A row that cannot be simulated, and why."""
+
+    row: Row
+    reason: str
+
+
+@dataclass
+class Loaded:
+    """All rows of a file: those that can be simulated and those that cannot."""
+
+    runs: list[Run] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+def framework_calibration(calibration: Calibration, framework: str) -> Calibration:
+    """The calibration with a framework's own parameters in place of the default ones."""
+    own = calibration.framework.get(framework)
+    if not own:
+        return calibration
+    merged = {**calibration.framework.get("default", {}), **own}
+    return calibration.model_copy(update={"framework": {"default": merged}})
+
+
+def load_runs(rows: Iterable[Row], catalog: Catalog | None = None) -> Loaded:
+    """Turn rows into runs; every row is in one of the two lists."""
+    catalog, loaded = catalog or Catalog(), Loaded()
+    for row in rows:
+        try:
+            loaded.runs.append(load_run(row, catalog))
+        except (Unsupported, ClusterloomError) as error:
+            loaded.skipped.append(Skipped(row, str(error)))
+    return loaded
+
+
+def load_run(row: Row, catalog: Catalog) -> Run:
+    """One row as a run.
+
+    Raises
+    ------
+    Unsupported
+        With the reason why it cannot be simulated.
+    """
+    if row.text("tier") in TIERS_REFUSED:
+        raise Unsupported("tier X: rejected as evidence")
+    framework = framework_of(row)
+    generator, params, assumed = model_of(row, framework)
+    cluster, more = build_cluster(row, catalog)
+    assumed += more
+    degrees = _degrees(row)
+    batch, micro_batch, micro_batches = _batch(row, degrees["dp"], degrees["pp"], params, assumed)
+    strategy = _strategy(row, framework, degrees, micro_batch, assumed)
+    params = {
+        **params,
+        "name": row.text("model") or "unnamed",
+        "dtype": _dtype(row, assumed),
+        "optimizer": _optimizer(row, framework),
+        "global_batch_size": batch,
+    }
+    return Run(
+        row=row,
+        generator=generator,
+        params=params,
+        cluster=cluster,
+        strategy=strategy,
+        framework=framework.key,
+        micro_batches=micro_batches,
+        measured_s=_measured(row, batch, params.get("sequence_length")),
+        assumed=tuple(dict.fromkeys(assumed)),
+    )
+
+
+def _dtype(row: Row, assumed: list[str]) -> str:
+    text = row.text("precision").lower()
+    for pattern, dtype in _DTYPES:
+        if re.search(pattern, text):
+            return dtype
+    assumed.append("precision")
+    return "bf16" if row.text("family").endswith("lm") else "fp32"
+
+
+def _degrees(row: Row) -> dict[str, int]:
+    found = {axis: row.whole(axis) or 1 for axis in ("tp", "pp", "cp", "ep")}
+    gpus = row.whole("gpus") or 1
+    replica = found["tp"] * found["pp"] * found["cp"]
+    if gpus % replica:
+        raise Unsupported("tp x pp x cp does not divide the GPU count")
+    return {**found, "dp": gpus // replica}
+
+
+def _batch(row: Row, dp: int, pp: int, params: Params, assumed: list[str]) -> tuple[int, int, int]:
+    """(Global batch, samples of a micro-batch, micro-batches)."""
+    total, micro, count = row.whole("gbs"), row.whole("mbs"), row.whole("grad_accum")
+    if total is None and micro is None:
+        raise Unsupported("batch size unknown")
+    if micro is None:
+        assert total is not None
+        assumed.append("mbs")
+        each = max(1, total // dp)
+        micro = each // count if count else _default_micro_batch(each, pp, params.get("sequence_length"))
+    if total is None:
+        total = micro * dp * (count or 1)
+    count = max(1, round(total / (micro * dp)))
+    if count * micro * dp != total and total // dp < micro:
+        micro, count = max(1, total // dp), 1
+    return micro * count * dp, micro, count
+
+
+def _default_micro_batch(each: int, pp: int, sequence: int | None) -> int:
+    """Whole batch of a replica if it is not pipelined and at most 16,384 tokens, else a divisor for 4,096."""
+    tokens = sequence or 1
+    limit = max(1, (4096 if pp > 1 else 16384) // tokens) if sequence else each
+    return max(size for size in range(1, min(each, limit) + 1) if each % size == 0)
+
+
+def _strategy(
+    row: Row, framework: Framework, degrees: dict[str, int], micro_batch: int, assumed: list[str]
+) -> Strategy:
+    chunks = row.whole("vpp") or 1
+    recompute, overlap = _recompute(row, framework, assumed), framework.overlap
+    if re.search(r"\bno\b.*overlap", row.text("overlap").lower()):
+        overlap = False
+    fields: dict[str, Any] = {
+        **degrees,
+        "micro_batch_size": micro_batch,
+        "virtual_stages": chunks if degrees["pp"] > 1 else 1,
+        "schedule": "interleaved" if degrees["pp"] > 1 and chunks > 1 else "1f1b",
+        "sequence_parallel": degrees["tp"] > 1 and _sequence_parallel(row, framework, assumed),
+        "recompute": recompute,
+        "overlap": overlap,
+        "bucket_size": framework.bucket,
+        "state": _state(row, framework, assumed) if degrees["dp"] > 1 else "replicated",
+    }
+    return Strategy(**(fields | _variable_update(row)))
+
+
+def _variable_update(row: Row) -> dict[str, Any]:
+    """How tf_cnn_benchmarks keeps its variables (its README, section on variable_update)."""
+    text = row.text("comm")
+    if "variable_update" not in text:
+        return {}
+    if "parameter_server" in text and "=cpu" in text:
+        return {"state": "ps_colocated", "num_servers": row.whole("nodes") or 1}
+    if "distributed_replicated" in text:
+        return {"collective": "hierarchical"}
+    if "parameter_server" in text or "no NCCL" in text:
+        return {"collective": "direct"}
+    return {}
+
+
+def _sequence_parallel(row: Row, framework: Framework, assumed: list[str]) -> bool:
+    text = row.text("seq_parallel").lower()
+    if not text:
+        assumed.append("seq_parallel")
+        return framework.sequence_parallel
+    return text in ("yes", "true", "1")
+
+
+def _recompute(row: Row, framework: Framework, assumed: list[str]) -> str:
+    text = row.text("recompute").lower()
+    for policy in ("full", "selective", "none"):
+        if text.startswith(policy):
+            return policy
+    assumed.append("recompute")
+    return framework.recompute
+
+
+def _state(row: Row, framework: Framework, assumed: list[str]) -> str:
+    text = row.text("shard").lower()
+    if text.startswith("none"):
+        return "replicated"
+    for level in ("zero1", "zero2", "zero3"):
+        if level in text:
+            return level
+    if "fsdp" in text:
+        return "zero3"
+    assumed.append("shard")
+    return framework.state
+
+
+def _optimizer(row: Row, framework: Framework) -> str:
+    family = row.text("family")
+    if family in ("cnn", "detection"):
+        return "momentum"
+    if row.text("model").lower().startswith("bert-large") and (row.whole("gbs") or 0) >= 8192:
+        return "lamb"
+    return framework.optimizer
+
+
+def _measured(row: Row, batch: int, sequence: int | None) -> float | None:
+    """Step time in seconds: as stated, else from the throughput."""
+    stated = row.number("step_time_s")
+    if stated is not None and stated > 0:
+        return stated
+    value, unit = row.number("value_native"), row.text("unit_native").lower()
+    if value is None or value <= 0:
+        return None
+    if re.match(r"(images|sequences|samples|sentences|img|seq)/s", unit):
+        return batch / value
+    if unit.startswith("tokens/s") and sequence:
+        devices = row.whole("gpus") or 1
+        return batch * sequence / (value * (devices if "gpu" in unit else 1))
+    return None
