@@ -13,7 +13,7 @@ from sim.engine.deadlock import Stuck, explain
 from sim.engine.events import Completion
 from sim.engine.fifo import FifoNetwork
 from sim.engine.network import FluidNetwork, Network
-from sim.engine.plan import ADDS, BOUNDARY, COMMUNICATING, COMPUTING, INSTANT, SHARED, WATCHED, Plan
+from sim.engine.plan import ACTIVITY, ADDS, BOUNDARY, COMMUNICATING, INSTANT, SHARED, WATCHED, Plan
 from sim.engine.streams import StreamPool
 from sim.errors import Deadlock, InputError, InvariantError
 from sim.graph.execution import TaskKind
@@ -67,11 +67,13 @@ class Player:
         self.counters = Counters(plan)
         self.streams = StreamPool(plan) if plan.is_shared.any() else None
         self.network: Network | None = None
-        if not plan.timed[graph.kind == TaskKind.TRANSFER].all():
+        if (~plan.timed & ~plan.is_activity).any():
             self.network = (FifoNetwork if graph.link_service == "fifo" else FluidNetwork)(
                 self.env, plan, self.done, self.signals
             )
-        self.coupling = Coupling(self.env, plan, self.network, self.done) if plan.coupled else None
+        self.coupling = (
+            Coupling(self.env, plan, self.network, self.done, self.signals) if plan.coupled else None
+        )
         self._finish = [_collector(self.done)]
         self._arrive = [_joiner(self.network)] if self.network is not None else []
 
@@ -268,23 +270,22 @@ class Player:
             self.skipped.add(i)
             self.done.append(i)
             return
-        seconds = self.plan.seconds[node]
-        kind = self.plan.kind[node]
-        if kind == TaskKind.COMPUTE:
-            if self.plan.graph.jitter > 0:
-                seconds *= self.drawn[i // self.plan.stride * self.plan.num_tasks + node]
-            if self.coupling is not None and seconds > 0:
-                self.coupling.start_compute(i, seconds, now)
+        plan, kind = self.plan, self.plan.kind[node]
+        if self.coupling is not None:
+            if plan.closing[node] & ACTIVITY:
+                self.coupling.start_activity(i, plan.phases(node, i // plan.stride), now)
                 return
-        elif kind == TaskKind.TRANSFER:
-            if self.coupling is not None:
+            if kind == TaskKind.TRANSFER:
                 self.coupling.start_transfer(i)
-            if not self.plan.is_timed[node]:
-                if self.plan.latency[node] > 0:
-                    Completion(self.env, self._arrive, i, self.plan.latency[node])
-                else:
-                    self.network.join(i)  # type: ignore[union-attr]
-                return
+        if kind == TaskKind.TRANSFER and not plan.is_timed[node] and self.network is not None:
+            if plan.latency[node] > 0:
+                Completion(self.env, self._arrive, i, plan.latency[node])
+            else:
+                self.network.join(i)
+            return
+        seconds = plan.seconds[node]
+        if kind == TaskKind.COMPUTE and plan.graph.jitter > 0:
+            seconds *= self.drawn[i // plan.stride * plan.num_tasks + node]
         if seconds > 0:
             Completion(self.env, self._finish, i, seconds)
         else:
@@ -335,8 +336,8 @@ class Player:
         if code & SHARED and self.streams is not None:
             self.streams.release(node)
         if self.coupling is not None:
-            if code & COMPUTING:
-                self.coupling.end_compute(i)
+            if code & ACTIVITY:
+                self.coupling.end_activity(i)
             elif code & COMMUNICATING:
                 self.coupling.end_transfer(i)
         if code & WATCHED:

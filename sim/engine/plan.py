@@ -21,6 +21,7 @@ from sim.rng import uniform_hash
 # Values of `Plan.duration` for tasks that cannot simply be scheduled.
 INSTANT = -1.0  # takes no time, but has to pass its gate (counters, skip) first
 HELD = -2.0  # takes time and has to pass a gate: counters, skip, shared streams, network, coupled speeds
+COMPUTE, LATENCY, FLOW = range(3)  # kinds of phases
 FROZEN = 1 << 40  # pending count of instances beyond the last iteration: never reached
 
 
@@ -30,13 +31,13 @@ class Closing(IntFlag):
     ADDS = 1
     SHARED = 2  # frees slots of arbitrated streams
     BOUNDARY = 4
-    COMPUTING = 8  # of coupled speeds
+    ACTIVITY = 8  # of coupled speeds
     COMMUNICATING = 16
     WATCHED = 32  # the loop waits for it
 
 
 # Plain integers: the loop tests them for every task.
-ADDS, SHARED, BOUNDARY, COMPUTING, COMMUNICATING, WATCHED = (int(flag) for flag in Closing)
+ADDS, SHARED, BOUNDARY, ACTIVITY, COMMUNICATING, WATCHED = (int(flag) for flag in Closing)
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,56 @@ def exclusive_transfers(graph: ExecutionGraph) -> BoolArray:
     return exclusive
 
 
+@dataclass(frozen=True)
+class Phases:
+    """What happens on a device during an activity: computing, latencies and flows, one after the other."""
+
+    kinds: list[int]
+    ends: list[float]  # seconds at full speed from the start to the end of each phase
+    tasks: list[int]  # original task of each phase
+
+    def scaled(self, factors: FloatArray) -> Phases:
+        """With the compute phases multiplied by the factors of their tasks."""
+        ends, total, before = [], 0.0, 0.0
+        for kind, end, task in zip(self.kinds, self.ends, self.tasks, strict=True):
+            seconds, before = end - before, end
+            total += seconds * float(factors[task]) if kind == COMPUTE else seconds
+            ends.append(total)
+        return Phases(self.kinds, ends, self.tasks)
+
+
+def _homes(graph: ExecutionGraph) -> IntArray:
+    """The one device on which a task runs: that of all its streams, or its owner's; -1 for several."""
+    home = graph.device.copy()
+    if len(graph.streams.index):
+        device, rows = graph.stream_table.device[graph.streams.index], graph.streams.rows()
+        known = device >= 0
+        lowest, highest = np.full(len(home), np.iinfo(np.int64).max), np.full(len(home), -1)
+        np.minimum.at(lowest, rows[known], device[known])
+        np.maximum.at(highest, rows[known], device[known])
+        transfer = (graph.kind == TaskKind.TRANSFER) & (highest >= 0)
+        home[transfer] = np.where(lowest == highest, lowest, -1)[transfer]
+    return home
+
+
+def _without_implied(edges: Edges, num_tasks: int) -> Edges:
+    """Drop edges that a path of two others implies, at tasks with two incoming edges.
+
+    On a device that alternates between a compute and a communication stream each task waits for the one
+    before it on the other stream, which implies the one before it on its own.
+    """
+    two = np.bincount(edges.target, minlength=num_tasks)[edges.target] == 2
+    entry = np.flatnonzero(two)
+    pairs = entry[np.argsort(edges.target[entry], kind="stable")].reshape(-1, 2)
+    pairs = pairs[(edges.distance[pairs] == 0).all(axis=1)]
+    keys = (edges.source * num_tasks + edges.target)[edges.distance == 0]
+    first, second = edges.source[pairs[:, 0]], edges.source[pairs[:, 1]]
+    keep = np.ones(len(edges.source), np.bool_)
+    keep[pairs[np.isin(first * num_tasks + second, keys), 0]] = False
+    keep[pairs[np.isin(second * num_tasks + first, keys), 1]] = False
+    return edges.where(keep)
+
+
 class Plan:
     """Lists for the loop; see the module docstring.
 
@@ -169,9 +220,9 @@ class Plan:
         self.chained = chained = stream_edges(graph)
         self.edges = _without_duplicates(data_edges(graph), chained, graph.num_tasks).joined(chained)
         self.contraction: Contraction | None = None
+        self.private = self._private_transfers()
         if contracted:
-            edges = self.edges
-            self.contraction = contract(graph, edges.source, edges.target, edges.distance)
+            self.contraction = self._contract()
         if self.contraction is not None:
             graph, node = self.contraction.graph, self.contraction.node
             self.edges, chained = self.edges.among(node), chained.among(node)
@@ -181,6 +232,9 @@ class Plan:
         self.boundary = graph.boundary if graph.boundary.any() else np.ones(graph.num_tasks, np.bool_)
         self.idle = idle_durations(graph)
         self._check_rates()
+        self._devices: dict[int, list[int]] = {}
+        self._phases: dict[int, Phases] = {}
+        self._member_factors: tuple[int, FloatArray] = (-1, np.zeros(0))
         self.num_markers = 0
         self.markers: list[tuple[int, int]] = []
         if self.coupled and graph.spins.any():
@@ -196,6 +250,59 @@ class Plan:
             return np.arange(self.num_tasks)
         members = self.contraction.members
         return members.index[members.offsets[:-1]]
+
+    def _private_transfers(self) -> BoolArray:
+        """Original transfers that no other transfer can disturb; in coupled runs those of one device only."""
+        graph = self.original
+        moving = (graph.kind == TaskKind.TRANSFER) & (graph.flow_bytes > 0)
+        if self.analytic:
+            private = moving
+        else:
+            private = exclusive_transfers(graph) | (moving & (np.diff(graph.links.offsets) == 0))
+        private = private | ((graph.kind == TaskKind.TRANSFER) & ~moving)
+        result: BoolArray = private & (_homes(graph) >= 0) if self.coupled else private
+        return result
+
+    def _contract(self) -> Contraction | None:
+        graph = self.original
+        edges = _without_implied(self.edges, graph.num_tasks)
+        contraction = contract(
+            graph,
+            (edges.source, edges.target, edges.distance),
+            duration=idle_durations(graph),
+            fusible=(graph.kind == TaskKind.COMPUTE) | self.private,
+            home=_homes(graph) if self.coupled else np.zeros(graph.num_tasks, np.int64),
+        )
+        if contraction is not None:
+            self.edges = edges
+        return contraction
+
+    @cached_property
+    def _phase_columns(self) -> tuple[list[int], list[float], list[float], list[int], list[int]]:
+        """Kind, latency or work, seconds of flow and members (bounds and index), as lists."""
+        graph = self.original
+        flow = np.where(graph.kind == TaskKind.TRANSFER, idle_durations(graph) - graph.work, 0.0)
+        if self.contraction is None:
+            bounds, index = np.arange(self.num_tasks + 1), np.arange(self.num_tasks)
+        else:
+            bounds, index = self.contraction.members.offsets, self.contraction.members.index
+        return graph.kind.tolist(), graph.work.tolist(), flow.tolist(), bounds.tolist(), index.tolist()
+
+    def _phases_of(self, node: int) -> Phases:
+        kind, work, flow, bounds, index = self._phase_columns
+        kinds: list[int] = []
+        ends: list[float] = []
+        tasks: list[int] = []
+        total = 0.0
+        for task in index[bounds[node] : bounds[node + 1]]:
+            own = COMPUTE if kind[task] == 0 else LATENCY
+            for phase, seconds in ((own, work[task]), (FLOW, flow[task])):
+                if seconds > 0.0:
+                    total += seconds
+                    kinds.append(phase)
+                    ends.append(total)
+                    tasks.append(task)
+        return Phases(kinds, ends, tasks)
 
     def _check_rates(self) -> None:
         moving = (self.graph.kind == TaskKind.TRANSFER) & (self.graph.flow_bytes > 0)
@@ -214,21 +321,56 @@ class Plan:
             )
 
     def _timed(self) -> BoolArray:
-        """Tasks whose duration is known when they start."""
+        """Nodes that are simply scheduled: their duration is known when they start and nothing changes it."""
         graph = self.graph
-        moving = (graph.kind == TaskKind.TRANSFER) & (graph.flow_bytes > 0)
-        if self.analytic:
-            timed = np.ones(self.num_tasks, np.bool_)
-        else:
-            timed = ~moving
-            if graph.communication_speed_under_compute == 1.0:
-                timed |= exclusive_transfers(graph)
-                timed |= moving & (np.diff(graph.links.offsets) == 0)
+        timed: BoolArray = (graph.kind != TaskKind.TRANSFER) | self.private[self.origin]
         if self.coupled:
-            timed &= graph.kind != TaskKind.COMPUTE
-            if graph.communication_speed_under_compute != 1.0:
-                timed &= ~moving
+            timed &= ~self.is_activity & ~((graph.kind == TaskKind.TRANSFER) & (graph.flow_bytes > 0))
         return timed
+
+    @cached_property
+    def is_activity(self) -> BoolArray:
+        """Nodes that run on one device only, whose speed depends on what else runs there (coupled runs)."""
+        graph = self.graph
+        if not self.coupled:
+            return np.zeros(self.num_tasks, np.bool_)
+        alone: BoolArray = (graph.kind == TaskKind.COMPUTE) | self.private[self.origin]
+        alone &= (graph.kind != TaskKind.COUNTER) & (self.homes >= 0)
+        alone &= self.idle > 0
+        return alone
+
+    @cached_property
+    def homes(self) -> IntArray:
+        """The one device on which each node runs, or -1."""
+        return _homes(self.original)[self.origin]
+
+    @cached_property
+    def home(self) -> list[int]:
+        """The same as a list."""
+        values: list[int] = self.homes.tolist()
+        return values
+
+    def devices_of(self, node: int) -> list[int]:
+        """Devices of the participants of a transfer."""
+        found = self._devices.get(node)
+        if found is None:
+            graph, owner = self.graph, int(self.graph.device[node])
+            devices = {
+                int(graph.stream_table.device[stream]) for stream in graph.streams.row(node).tolist()
+            } - {-1}
+            found = self._devices[node] = sorted(devices) or ([owner] if owner >= 0 else [])
+        return found
+
+    def phases(self, node: int, iteration: int) -> Phases:
+        """What an activity does, with the jitter of an iteration."""
+        known = self._phases.get(node)
+        if known is None:
+            known = self._phases[node] = self._phases_of(node)
+        if self.original.jitter <= 0:
+            return known
+        if self._member_factors[0] != iteration:
+            self._member_factors = (iteration, jitter_factors(self.original, iteration))
+        return known.scaled(self._member_factors[1])
 
     def _classify(self) -> None:
         graph = self.graph
@@ -236,8 +378,8 @@ class Plan:
         gated |= graph.skip_counter >= 0
         gated |= graph.skip_leader >= 0
         shared = self._on_shared_streams()
-        tracked = self.coupled & (graph.kind == TaskKind.TRANSFER)
-        code = np.where(self.timed, self.idle, HELD)
+        tracked = self.coupled & (graph.kind == TaskKind.TRANSFER) & ~self.is_activity
+        code = np.where(self.timed & ~self.is_activity, self.idle, HELD)
         code[shared | tracked] = HELD
         code[gated & (code > 0)] = HELD
         code[gated & (code == 0)] = INSTANT
@@ -247,8 +389,7 @@ class Plan:
         closing[shared] |= Closing.SHARED
         closing[self.boundary] |= Closing.BOUNDARY
         closing[tracked] |= Closing.COMMUNICATING
-        if self.coupled:
-            closing[graph.kind == TaskKind.COMPUTE] |= Closing.COMPUTING
+        closing[self.is_activity] |= Closing.ACTIVITY
         self.closing: list[int] = closing.tolist() + [0] * self.num_markers
 
     # Columns that only tasks with a gate look at, as lists, made when the first one does.
@@ -380,13 +521,12 @@ class Plan:
         return values
 
     def jitter_factors(self, iteration: int) -> FloatArray:
-        """Factor on the work of every node: the mean over its members weighted by their work."""
+        """Factor on the duration of every node: the mean over its members weighted by their durations."""
         drawn = jitter_factors(self.original, iteration)
         if self.contraction is None:
             return drawn
-        work, node = self.original.work, self.contraction.node
-        total = np.bincount(node, work * drawn, self.num_tasks)
-        return np.where(self.graph.work > 0, total / np.where(self.graph.work > 0, self.graph.work, 1.0), 1.0)
+        total = np.bincount(self.contraction.node, idle_durations(self.original) * drawn, self.num_tasks)
+        return np.divide(total, self.idle, out=np.ones(self.num_tasks), where=self.idle > 0)
 
 
 def jitter_factors(graph: ExecutionGraph, iteration: int) -> FloatArray:

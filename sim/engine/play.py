@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 
 from sim.engine import invariants
@@ -17,6 +13,7 @@ from sim.engine.record import RunRecord
 from sim.engine.steady import SteadyState
 from sim.engine.unfold import unfold
 from sim.errors import Deadlock, InputError
+from sim.graph.collector import collector_off
 from sim.graph.execution import ExecutionGraph, FloatArray
 
 FIDELITIES = ("fluid", "analytic")
@@ -69,7 +66,7 @@ def play(
     exactly = max_iterations if max_iterations is not None else graph.max_iterations
     if exactly is not None and exactly < 1:
         raise InputError("max_iterations", "be >= 1", exactly)
-    with _collector_off():
+    with collector_off():
         plan = Plan(graph, analytic=fidelity == "analytic", max_iterations=exactly, contracted=contract)
         player = Player(plan)
         steady: SteadyState | None = None
@@ -82,18 +79,6 @@ def play(
         if not complete:
             raise Deadlock(explain(player.stuck()))
         return _record(player, steady)
-
-
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    """Suspend the garbage collector: it would walk millions of live objects without a cycle among them."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _never(_iteration: int, _now: float) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.engine.plan import jitter_factors
+from sim.engine.plan import idle_durations, jitter_factors
 from sim.graph.contract import Contraction
 from sim.graph.execution import BoolArray, ExecutionGraph, FloatArray, IntArray
 
@@ -67,7 +67,8 @@ def _prefix(
 ) -> tuple[FloatArray, FloatArray]:
     """Work before and up to the end of each member within its node, in the order of ``members.index``."""
     members = contraction.members
-    work = np.where(factors == 1.0, original.work, original.work * factors)[:, members.index]
+    idle = idle_durations(original)
+    work = np.where(factors == 1.0, idle, idle * factors)[:, members.index]
     total = np.cumsum(work, axis=1)
     first = members.offsets[members.rows()]
     base = (total - work)[:, first]
@@ -91,7 +92,7 @@ def _inner_spans(
             a, b = int(members.offsets[node]), int(members.offsets[node + 1])
             if b - a > 1 and iteration < len(end) and not np.isnan(end[iteration, node]):
                 k = min(iteration, len(after) - 1)
-                done = [history[0][1] - left for _, left in history] + [history[0][1]]
+                done = [seconds for _, seconds in history] + [float(after[k, b - 1])]
                 when = [time for time, _ in history] + [float(end[iteration, node])]
                 inner_end[iteration, a:b] = np.interp(after[k, a:b], done, when)
                 inner_start[iteration, a + 1 : b] = inner_end[iteration, a : b - 1]

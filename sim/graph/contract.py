@@ -1,17 +1,26 @@
-"""Chains of compute tasks fused into one: an exact pass before playing, undone in the record afterwards.
+"""Chains of tasks fused into one: an exact pass before playing, undone in the record afterwards.
 
-A layer-by-layer program has long runs of compute tasks on one stream between two communications. Nothing
-outside sees the inner ends of such a run, so the engine may play it as one task; its members' spans follow
-from the run's span by prefix sums of their work.
+A layer-by-layer program has long runs of compute tasks, perhaps alternating with tensor-parallel collectives
+that nobody else can disturb, between two points that others see. The engine plays such a run as one task; its
+members' spans follow from the run's span by prefix sums of their durations.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from sim.graph.execution import BoolArray, Discipline, ExecutionGraph, IntArray, Ragged, TaskKind
+from sim.graph.execution import (
+    BoolArray,
+    Discipline,
+    ExecutionGraph,
+    FloatArray,
+    IntArray,
+    Ragged,
+    TaskKind,
+)
 
 
 @dataclass(frozen=True)
@@ -34,19 +43,31 @@ class Contraction:
 
 
 def contract(
-    graph: ExecutionGraph, source: IntArray, target: IntArray, distance: IntArray, *, least: float = 0.05
+    graph: ExecutionGraph,
+    edges: tuple[IntArray, IntArray, IntArray],
+    *,
+    duration: FloatArray,
+    fusible: BoolArray,
+    home: IntArray,
+    least: float = 0.05,
 ) -> Contraction | None:
-    """Fuse successive compute tasks that nothing else can tell apart.
+    """Fuse successive tasks that nothing else can tell apart.
 
-    Task ``b`` joins ``a`` if both are compute tasks of one device on the same single program stream of width
-    1, ``b`` follows ``a`` there, waits for nothing but ``a``, and nothing but ``b`` waits for ``a``; neither
-    has a skip rule, ``b`` waits for no counter, and ``a`` neither adds to one nor ends an iteration.
+    Task ``b`` joins ``a`` if both are fusible, at home on the same device and only on program streams of
+    width 1, ``b`` waits for nothing but ``a``, and nothing but ``b`` waits for ``a``; neither has a skip
+    rule, ``b`` waits for no counter, and ``a`` neither adds to one nor ends an iteration.
 
     Parameters
     ----------
     graph : ExecutionGraph
-    source, target, distance : int[E]
-        All precedence edges: the graph's own and those of its program streams, without duplicates.
+    edges : (source, target, distance), int[E] each
+        All precedence edges: the graph's own and those of its program streams, without implied ones.
+    duration : float[n]
+        Seconds of each task alone.
+    fusible : bool[n]
+        Tasks whose duration does not depend on the network: compute, and transfers with private links.
+    home : int[n]
+        Device on which alone a task runs; -1 where it matters and there is more than one.
     least : float
         Contract only if at least this fraction of the tasks disappears.
 
@@ -55,64 +76,66 @@ def contract(
     Contraction or None
         None if it does not pay.
     """
-    before = _joined_to(graph, source, target, distance)
+    before = _joined_to(graph, edges, fusible & (home >= 0), home)
     joined = before >= 0
     if not joined.any() or joined.mean() < least:
         return None
     root = np.where(joined, before, np.arange(graph.num_tasks))
+    depth = joined.astype(np.int64)  # place in the chain
     while True:  # pointer doubling: chains of length l need log2(l) rounds
         further = root[root]
         if (further == root).all():
             break
+        depth += depth[root]
         root = further
     heads = np.flatnonzero(~joined)
     place = np.full(graph.num_tasks, -1, np.int64)
     place[heads] = np.arange(len(heads))
     node = place[root]
-    members = Ragged.from_pairs(len(heads), node, np.arange(graph.num_tasks))
-    return Contraction(_contracted(graph, heads, node), members, node)
+    in_order = np.argsort(depth, kind="stable")
+    members = Ragged.from_pairs(len(heads), node[in_order], in_order)
+    return Contraction(_contracted(graph, heads, node, duration), members, node)
 
 
-def _joined_to(graph: ExecutionGraph, source: IntArray, target: IntArray, distance: IntArray) -> IntArray:
+def _joined_to(
+    graph: ExecutionGraph, edges: tuple[IntArray, IntArray, IntArray], fusible: BoolArray, home: IntArray
+) -> IntArray:
     """The task that each task is fused to, or -1."""
-    n = graph.num_tasks
+    n, (source, target, distance) = graph.num_tasks, edges
     incoming, outgoing = np.bincount(target, minlength=n), np.bincount(source, minlength=n)
-    plain = (graph.kind == TaskKind.COMPUTE) & (np.diff(graph.streams.offsets) == 1)
-    plain &= (graph.skip_counter < 0) & (graph.skip_leader < 0)
-    leaders = graph.skip_leader[graph.skip_leader >= 0]
-    plain[leaders] = False
-    stream = np.full(n, -1, np.int64)
-    single = np.flatnonzero(plain)
-    stream[single] = graph.streams.index[graph.streams.offsets[single]]
+    plain = fusible & (graph.skip_counter < 0) & (graph.skip_leader < 0)
+    plain[graph.skip_leader[graph.skip_leader >= 0]] = False
     table = graph.stream_table
-    plain[single] &= (table.discipline[stream[single]] == Discipline.PROGRAM) & (
-        table.width[stream[single]] == 1
-    )
+    arbitrated = (table.discipline != Discipline.PROGRAM) | (table.width != 1)
+    if arbitrated.any():
+        plain[graph.streams.rows()[arbitrated[graph.streams.index]]] = False
     may_lead: BoolArray = plain & (outgoing == 1) & (np.diff(graph.adds.offsets) == 0) & ~graph.boundary
     may_follow: BoolArray = plain & (incoming == 1) & (np.diff(graph.waits.offsets) == 0)
-    fused = (distance == 0) & may_lead[source] & may_follow[target] & (stream[source] == stream[target])
-    fused &= graph.device[source] == graph.device[target]
+    fused = (distance == 0) & may_lead[source] & may_follow[target] & (home[source] == home[target])
     before = np.full(n, -1, np.int64)
     before[target[fused]] = source[fused]
     return before
 
 
-def _contracted(graph: ExecutionGraph, heads: IntArray, node: IntArray) -> ExecutionGraph:
+def _contracted(
+    graph: ExecutionGraph, heads: IntArray, node: IntArray, duration: FloatArray
+) -> ExecutionGraph:
+    """The graph of nodes; a fused node is a compute task of its members' total duration, without links."""
     count = len(heads)
+    fused = np.bincount(node, minlength=count) > 1
+    columns = _head_columns(graph, heads)
+    columns["kind"] = np.where(fused, int(TaskKind.COMPUTE), columns["kind"])
+    columns["flow_bytes"] = np.where(fused, 0.0, columns["flow_bytes"])
+    columns["work"] = np.where(fused, np.bincount(node, duration, count), columns["work"])
     rows, source = node[graph.predecessors.rows()], node[graph.predecessors.index]
     outer = (rows != source) | (graph.predecessor_distance > 0)
     order = np.argsort(rows[outer], kind="stable")
     add_rows = node[graph.adds.rows()]
     add_order = np.argsort(add_rows, kind="stable")
     leader = graph.skip_leader[heads]
-    columns = (
-        "kind", "flow_bytes", "cap", "total_bytes", "priority", "cause", "name", "micro_batch", "step",
-        "device", "closes_update", "opens_pull", "skip_counter", "skip_value", "spins",
-    )  # fmt: skip
     return replace(
         graph,
-        **{column: getattr(graph, column)[heads] for column in columns},
-        work=np.bincount(node, graph.work, count).astype(np.float64),
+        **columns,
         boundary=np.bincount(node, graph.boundary, count) > 0,
         predecessors=Ragged.from_pairs(count, rows[outer], source[outer]),
         predecessor_distance=graph.predecessor_distance[outer][order],
@@ -127,6 +150,14 @@ def _contracted(graph: ExecutionGraph, heads: IntArray, node: IntArray) -> Execu
         wait_distance=graph.wait_distance[_rows(graph.waits, heads)[1]],
         skip_leader=np.where(leader >= 0, node[np.maximum(leader, 0)], -1),
     )
+
+
+def _head_columns(graph: ExecutionGraph, heads: IntArray) -> dict[str, Any]:
+    columns = (
+        "kind", "work", "flow_bytes", "cap", "total_bytes", "priority", "cause", "name", "micro_batch",
+        "step", "device", "closes_update", "opens_pull", "skip_counter", "skip_value", "spins",
+    )  # fmt: skip
+    return {column: getattr(graph, column)[heads] for column in columns}
 
 
 def _rows(ragged: Ragged, rows: IntArray) -> tuple[Ragged, IntArray]:

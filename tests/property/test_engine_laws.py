@@ -149,3 +149,44 @@ def test_chains_are_fused_and_unfolded_exactly(chains: int, length: int, speed: 
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
     if length > 1:
         assert fused.num_events < plain.num_events
+
+
+@_QUIET
+@given(
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.sampled_from([(1.0, 1.0), (0.8, 1.0), (0.8, 0.6)]),
+    st.sampled_from([0.0, 0.2]),
+    st.booleans(),
+)
+def test_chains_with_private_collectives_are_fused_exactly(
+    blocks: int, layers: int, speeds: tuple[float, float], jitter: float, backwards: bool
+) -> None:
+    """Compute and a collective on private links alternate, sends in between disturb them."""
+    tasks: list[dict[str, Any]] = []
+    for b in range(blocks):
+        for i in range(layers):
+            before = [f"r{b}.{i - 1}"] if i else ([f"r{b - 1}.{layers - 1}"] if b else [])
+            tasks.append({"name": f"c{b}.{i}", "work": 0.3 + 0.1 * i, "on": ["compute"], "after": before})
+            tasks.append(
+                {"name": f"r{b}.{i}", "kind": "transfer", "work": 0.05, "bytes": 1.0, "links": {"nvlink": 1},
+                 "on": ["tp"], "after": [f"c{b}.{i}"]}
+            )  # fmt: skip
+        tasks.append(
+            {"name": f"send{b}", "kind": "transfer", "work": 0.1, "bytes": 2.0, "links": {"nic": 1},
+             "on": [f"pp{b % 2}"], "after": [f"r{b}.{layers - 1}"]}
+        )  # fmt: skip
+    if backwards:  # the order of tasks on different streams is not the order in which they run
+        names = [task["name"] for task in tasks]
+        tasks.sort(key=lambda task: (task["name"][0] == "c", names.index(task["name"])))
+    graph = make_graph(
+        tasks,
+        links={"nvlink": 10.0, "nic": 2.5},
+        max_iterations=2,
+        jitter=jitter,
+        compute_speed_under_communication=speeds[0],
+        communication_speed_under_compute=speeds[1],
+    )
+    plain, fused = play(graph, contract=False), play(graph)
+    for a, b in zip(by_instance(plain), by_instance(fused), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)

@@ -173,7 +173,7 @@ def test_posted_collective_takes_multiprocessors_only_if_it_spins(spins: bool, e
                 "after": ["early", "late"],
                 "device": -1,
                 "spins": spins,
-            },  # fmt: skip
+            },
             {"name": "next", "work": 10, "on": ["c0"]},
         ],
         streams={"c0": {}, "c1": {"device": 1}, "m0": {}, "m1": {"device": 1}},
