@@ -263,8 +263,10 @@ class Router:
         ``gated`` has (link, port, share) of every load.
         """
         size = len(self.capacity)
-        link, port, share = (np.concatenate(column) for column in zip(*gated, strict=True))
         bound, largest = np.full(size, np.inf), np.zeros(size)
+        if not gated:
+            return bound
+        link, port, share = (np.concatenate(column) for column in zip(*gated, strict=True))
         np.maximum.at(largest, link, share)
         one = np.full(size, -1)
         one[link] = port  # any one of the ports
