@@ -157,8 +157,7 @@ class GraphBuilder:
         """
         index = len(self._row_of)
         for edge in after:
-            source, distance = edge if isinstance(edge, tuple) else (edge, 0)
-            self._edges.append((index, source, distance))
+            self._edges.append((index, *edge) if isinstance(edge, tuple) else (index, edge, 0))
         skip_counter, skip_value = skip if skip is not None else (-1, 0.0)
         row = (
             kind, work, flow_bytes, cap, total_bytes, priority, cause,

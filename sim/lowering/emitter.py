@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from sim.graph.builder import Edge, Ends, GraphBuilder
@@ -31,6 +32,27 @@ class FamilyClasses:
     sender_of: dict[tuple[int, int], int]
     load_rows: list[list[int]]
     timing: dict[tuple[int, int, float], tuple[float, float]] = field(default_factory=dict)
+    _groups: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
+
+    def groups_of(self, classes: tuple[int, ...]) -> tuple[int, ...]:
+        """Classes of groups that contain any of these classes of ranks."""
+        if classes not in self._groups:
+            found = dict.fromkeys(g for index in classes for g in self.by_member.get(index, ()))
+            self._groups[classes] = tuple(found)
+        return self._groups[classes]
+
+
+@dataclass(frozen=True)
+class _Port:
+    """What all transfers of one group's phase have in common.
+
+    ``sent``: elementary flows (times their relative bytes) that leave one participant.
+    """
+
+    device: int
+    streams: tuple[int, ...]
+    loads: int
+    sent: float
 
 
 class Emitter:
@@ -47,6 +69,7 @@ class Emitter:
         self.builder = GraphBuilder()
         parts = plan.classes
         self.device_row: dict[int, int] = {}
+        self._ports: dict[tuple[Any, ...], _Port] = {}
         self.stage_classes: list[list[int]] = [[] for _ in range(plan.strategy.pp)]
         self.server_classes: list[int] = []
         servers = set(plan.server_endpoints.tolist())
@@ -165,8 +188,7 @@ class Emitter:
         if family not in self.family_classes:
             return out
         table = self.family_classes[family]
-        groups = dict.fromkeys(g for index in classes for g in table.by_member.get(index, ()))
-        for group in groups:
+        for group in table.groups_of(tuple(classes)):
             members = table.members[group]
             before = _merge(after.get(member, ()) for member in members)
             ends = self._phases(
@@ -199,7 +221,7 @@ class Emitter:
                     extra_latency=extra_latency / chunks if number == 0 else 0.0, **options,
                 )  # fmt: skip
                 last[chunk] = [task]
-        return _merge(last)
+        return last[0] if chunks == 1 else _merge(last)
 
     def transfer(
         self,
@@ -217,21 +239,34 @@ class Emitter:
         **options: Any,
     ) -> int:
         """One phase of a collective as one task, on the streams of the ``participants`` (classes)."""
-        spec = self.plan.families[family].phases[phase]
+        key = (family, group, phase, tuple(participants), stream)
+        port = self._ports.get(key)
+        if port is None:
+            port = self._ports[key] = self._port(family, group, phase, participants, stream)
+        latency, flow_bytes = self._timing(family, group, phase, size)
+        return self.builder.task(
+            TaskKind.TRANSFER, name, cause, device=port.device, streams=port.streams, after=after,
+            work=latency + extra_latency, flow_bytes=flow_bytes, total_bytes=flow_bytes * port.sent,
+            loads=port.loads, **options,
+        )  # fmt: skip
+
+    def _port(
+        self, family: str, group: int, phase: int, participants: Sequence[int], stream: str | tuple[str, ...]
+    ) -> _Port:
+        routed = self.plan.families[family]
+        spec = routed.phases[phase]
         suffix = f".{spec.dimension}" if spec.dimension else ""
         names = (stream,) * len(participants) if isinstance(stream, str) else stream
-        streams = tuple(
-            self.builder.stream(self.device_row[member], label + suffix)
-            for member, label in zip(participants, names, strict=False)
+        senders = 1 if routed.asymmetric else routed.groups.shape[1]
+        return _Port(
+            device=self.device_row[participants[0]],
+            streams=tuple(
+                self.builder.stream(self.device_row[member], label + suffix)
+                for member, label in zip(participants, names, strict=False)
+            ),
+            loads=self.family_classes[family].load_rows[phase][group],
+            sent=float(spec.relative.sum()) / senders,
         )
-        latency, flow_bytes = self._timing(family, group, phase, size)
-        senders = 1 if self.plan.families[family].asymmetric else self.plan.families[family].groups.shape[1]
-        sent = flow_bytes * float(spec.relative.sum()) / senders
-        return self.builder.task(
-            TaskKind.TRANSFER, name, cause, device=self.device_row[participants[0]], streams=streams,
-            after=after, work=latency + extra_latency, flow_bytes=flow_bytes, total_bytes=sent,
-            loads=self.family_classes[family].load_rows[phase][group], **options,
-        )  # fmt: skip
 
     def _timing(self, family: str, group: int, phase: int, size: float) -> tuple[float, float]:
         table = self.family_classes[family]
@@ -254,4 +289,5 @@ class Emitter:
 
 
 def _merge(lists: Iterable[Iterable[Edge]]) -> list[Edge]:
-    return list(dict.fromkeys(edge for edges in lists for edge in edges))
+    """All edges once each, in order."""
+    return list(dict.fromkeys(chain.from_iterable(lists)))

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sim.lowering.arrays import by_first_appearance, dense, distinct, first_places
 from sim.lowering.patterns import Family
 
 IntArray = npt.NDArray[np.int64]
@@ -80,13 +81,13 @@ def partition(
                 used[load.load_link] = True
         return _number(endpoint, groups, np.where(used, np.cumsum(used) - 1, -1))
     colours, group_colours, link = _refine(families, endpoint_key, capacity)
-    return _number(np.where(active, _dense(colours), -1), [_dense(g) for g in group_colours], link)
+    return _number(np.where(active, dense(colours), -1), [dense(g) for g in group_colours], link)
 
 
 def _number(endpoint: IntArray, groups: Sequence[IntArray], link: IntArray) -> Partition:
-    endpoint = _first_order(endpoint)
-    groups = tuple(_first_order(g) for g in groups)
-    link = _first_order(link)
+    endpoint = by_first_appearance(endpoint)
+    groups = tuple(by_first_appearance(g) for g in groups)
+    link = by_first_appearance(link)
     representatives, multiplicity = _representatives(endpoint)
     link_representative, link_members = _representatives(link)
     return Partition(
@@ -101,32 +102,21 @@ def _number(endpoint: IntArray, groups: Sequence[IntArray], link: IntArray) -> P
     )
 
 
-def _first_order(classes: IntArray) -> IntArray:
-    """Renumber classes by first appearance, keeping -1."""
-    values, first, inverse = np.unique(classes, return_index=True, return_inverse=True)
-    offset = int(len(values) > 0 and values[0] == -1)
-    rank = np.empty(len(values), np.int64)
-    rank[:offset] = -1
-    rank[offset + np.argsort(first[offset:])] = np.arange(len(values) - offset)
-    return rank[inverse]
-
-
 def _representatives(classes: IntArray) -> tuple[IntArray, IntArray]:
-    present = classes >= 0
-    index = np.flatnonzero(present)
-    _, first, count = np.unique(classes[present], return_index=True, return_counts=True)
-    return index[first], count
-
-
-def _dense(colour: HashArray) -> IntArray:
-    return np.unique(colour, return_inverse=True)[1].astype(np.int64)
+    """First member and number of members of every class; classes are dense, -1 is none."""
+    count = int(classes.max(initial=-1)) + 1
+    return first_places(classes, count), np.bincount(classes + 1, minlength=count + 1)[1:]
 
 
 def _mix(value: HashArray) -> HashArray:
     """splitmix64 finaliser: spreads any 64-bit pattern."""
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+    shifted = value >> np.uint64(30)
+    mixed = value ^ shifted
+    for factor, shift in ((0xBF58476D1CE4E5B9, 27), (0x94D049BB133111EB, 31)):
+        mixed *= np.uint64(factor)
+        np.right_shift(mixed, np.uint64(shift), out=shifted)
+        mixed ^= shifted
+    return mixed
 
 
 def _bits(value: FloatArray) -> HashArray:
@@ -137,7 +127,7 @@ def _bits(value: FloatArray) -> HashArray:
 
 @dataclass(frozen=True)
 class _Incidence:
-    """Weighted edges between two kinds of nodes, sorted both ways for segment sums."""
+    """Labelled edges between two kinds of nodes."""
 
     left: IntArray
     right: IntArray
@@ -145,11 +135,19 @@ class _Incidence:
     num_left: int
     num_right: int
 
+    def renumbered(self, kept: npt.NDArray[np.bool_]) -> _Incidence:
+        """The same edges with only the ``kept`` nodes on the right, numbered anew."""
+        right = (np.cumsum(kept) - 1)[self.right]
+        return replace(self, right=right, num_right=int(np.count_nonzero(kept)))
+
     def to_left(self, colour: HashArray) -> HashArray:
-        return _segment_sum(self.left, _mix(colour[self.right] ^ self.label), self.num_left)
+        return _segment_sum(self.left, self._spread(colour[self.right]), self.num_left)
 
     def to_right(self, colour: HashArray) -> HashArray:
-        return _segment_sum(self.right, _mix(colour[self.left] ^ self.label), self.num_right)
+        return _segment_sum(self.right, self._spread(colour[self.left]), self.num_right)
+
+    def _spread(self, colour: HashArray) -> HashArray:
+        return _mix(np.bitwise_xor(colour, self.label, out=colour))
 
 
 def _segment_sum(index: IntArray, value: HashArray, size: int) -> HashArray:
@@ -162,22 +160,24 @@ def _refine(
     families: Sequence[Family], endpoint_key: IntArray, capacity: FloatArray
 ) -> tuple[HashArray, list[HashArray], IntArray]:
     links, members, offsets = _incidences(families, len(endpoint_key), len(capacity))
+    loaded = np.zeros(len(capacity), bool)
+    loaded[links.right] = True
+    links = links.renumbered(loaded)
     with np.errstate(over="ignore"):
         endpoint = _mix(endpoint_key.astype(np.uint64) + np.uint64(1))
-        link = _mix(_bits(capacity))
+        link = _mix(_bits(capacity[loaded]))
         group = _initial_group_colours(families)
         counts = (0, 0, 0)
         while True:
             group = _mix(group + links.to_left(link) + members.to_left(endpoint) * np.uint64(3))
             link = _mix(link + links.to_right(group))
             endpoint = _mix(endpoint + members.to_right(group))
-            new = (len(np.unique(group)), len(np.unique(link)), len(np.unique(endpoint)))
+            new = (len(distinct(group)), len(distinct(link)), len(distinct(endpoint)))
             if new == counts:
                 break
             counts = new
-    loaded = np.zeros(len(capacity), bool)
-    loaded[links.right] = True
-    classes = np.where(loaded, _dense(link), -1)
+    classes = np.full(len(capacity), -1)
+    classes[loaded] = dense(link)
     return endpoint, [group[a:b] for a, b in itertools.pairwise(offsets)], classes
 
 

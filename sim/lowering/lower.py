@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sim.graph.collector import collector_off
 from sim.graph.execution import ExecutionGraph
 from sim.lowering.emitter import Emitter
 from sim.lowering.footprint import memory_capacity, stage_footprints
@@ -36,6 +37,7 @@ def lower(scenario: Scenario) -> ExecutionGraph:
     return lower_plan(make_plan(scenario))
 
 
+@collector_off()
 def lower_plan(plan: Plan) -> ExecutionGraph:
     """Lower a plan that :func:`make_plan` made; see :func:`lower`."""
     scenario = plan.scenario

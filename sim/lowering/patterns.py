@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from sim.fabric.network import Network
 from sim.fabric.routes import Lookup, Paths
+from sim.lowering.arrays import distinct
 from sim.models.collectives import Phase, flows
 
 IntArray = npt.NDArray[np.int64]
@@ -202,17 +203,19 @@ class Router:
         hosts = self.endpoint_host[groups]
         local = groups - self.network.first_device[hosts]
         pattern = np.cumsum(np.diff(hosts, axis=1, prepend=hosts[:, :1]) != 0, axis=1)
-        shape = np.concatenate([local, pattern, self.network.host_kind[hosts]], axis=1)
-        _, first, inverse = np.unique(shape, axis=0, return_index=True, return_inverse=True)
+        shape = np.concatenate([local, pattern, self.network.host_kind[hosts]], axis=1).astype(np.int32)
+        alike: dict[bytes, list[int]] = {}
+        for group, row in enumerate(shape):
+            alike.setdefault(row.tobytes(), []).append(group)
         out = []
-        for number, representative in enumerate(first):
-            members = groups[representative]
+        for rows in alike.values():
+            members = groups[rows[0]]
             place = {int(endpoint): i for i, endpoint in enumerate(members)}
             orders = [
                 np.array([place[int(endpoint)] for endpoint in order])
                 for order in self.network.orders(members, algorithm)
             ]
-            out.append((np.flatnonzero(inverse.ravel() == number), orders))
+            out.append((np.array(rows), orders))
         return out
 
     def _flows(
@@ -278,7 +281,7 @@ class Router:
         several &= ~open_
         if several.any():
             keep = several[link]
-            keys = _distinct(link[keep] * np.int64(size) + port[keep])
+            keys = distinct(link[keep] * np.int64(size) + port[keep])
             fed = keys // size
             total = np.bincount(fed, weights=largest[fed] * self.capacity[keys % size], minlength=size)
             bound[several] = total[several]
@@ -286,12 +289,6 @@ class Router:
 
 
 _PORT = 0  # code of host ports, the first of Network.link_kinds
-
-
-def _distinct(values: IntArray) -> IntArray:
-    """Ascending distinct values (np.unique, whose hashing is many times slower than a sort)."""
-    values = np.sort(values)
-    return values[np.concatenate([[True], values[1:] != values[:-1]])] if len(values) else values
 
 
 def _behind_ports(

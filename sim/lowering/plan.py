@@ -48,6 +48,7 @@ class Plan:
     parts: Partition | None = None
     loads: dict[str, list[list[tuple[IntArray, FloatArray]]]] = field(default_factory=dict)
     _buckets: dict[int, list[Bucket]] = field(default_factory=dict)
+    _spans: dict[bool, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def workload(self) -> Workload:
@@ -100,8 +101,10 @@ class Plan:
 
     def gradient_span(self, *, expert: bool = False) -> tuple[int, int]:
         """Ranks that share gradients, and the hosts they live on."""
-        ranks = self.gradient_groups(expert=expert)[0]
-        return len(ranks), len(np.unique(self.router.endpoint_host[ranks]))
+        if expert not in self._spans:
+            ranks = self.gradient_groups(expert=expert)[0]
+            self._spans[expert] = len(ranks), len(np.unique(self.router.endpoint_host[ranks]))
+        return self._spans[expert]
 
     @property
     def tied_elements(self) -> float:

@@ -63,8 +63,8 @@ class StateLowering(ABC):
         return {}
 
     def repeats(self, kind: str, micro_batch: int) -> bool:
-        """Whether a forward (F) or backward (B) is like that of other micro-batches, the ends aside."""
-        return 0 < micro_batch < self.plan.micro_batches - 1
+        """Whether a forward (F) or backward (B) is like that of later micro-batches, the ends aside."""
+        return kind == "F" or micro_batch < self.plan.micro_batches - 1
 
     def before_layer(
         self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends, *, backward: bool

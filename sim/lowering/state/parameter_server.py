@@ -68,6 +68,11 @@ class ParameterServerState(StateLowering):
     # -- the worker's side ----------------------------------------------------------------------------
 
     @override
+    def repeats(self, kind: str, micro_batch: int) -> bool:
+        first_pulls = kind == "F" and micro_batch == 0
+        return super().repeats(kind, micro_batch) and not first_pulls
+
+    @override
     def before_layer(
         self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends, *, backward: bool
     ) -> Ends:
