@@ -1,0 +1,102 @@
+"""Random small jobs: every state, schedule and group layout on clusters of every shape, quick to play."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from sim.spec import Cluster, Host, Scenario, Workload
+from tests.clusters import cluster, dgx1, plain_host, switched_host
+from tests.scenarios import ideal, processor, scenario, serving_host, timed_layer, workload
+
+
+def model(*, experts: bool = False) -> Workload:
+    """Eight layers in four blocks, alternately dense and (if wanted) of experts, with a tied output table."""
+    layers = [
+        timed_layer(
+            i, 1e-3 * (1 + i % 3), 2e-3 * (1 + i % 2), block=i // 2,
+            parameters=2e6 + 1e5 * i, tensor_parameters=2e6, tensor_all_reduce=True,
+            input_elements=0 if i == 0 else 4e5, output_elements=4e5,
+            expert_parameters=4e6 if experts and i % 2 else 0,
+            expert_elements=4e5 if experts and i % 2 else 0, num_experts=4 if experts and i % 2 else 0,
+        )
+        for i in range(8)
+    ]  # fmt: skip
+    layers[-1] = layers[-1].model_copy(update={"shared_parameters": 1e6})
+    return workload(layers, batch=4, num_experts=4 if experts else None)
+
+
+DENSE, MIXTURE = model(), model(experts=True)
+SERVING = {"cpu_device": "processor"}
+
+
+def resolved(hosts: list[tuple[Host, int]], **fabric: Any) -> Cluster:
+    """A cluster of several kinds of hosts, each of which can serve parameters."""
+    kinds = [host.model_copy(update=SERVING) for host, _ in hosts]
+    one = cluster(kinds[0], sum(count for _, count in hosts), **fabric)
+    of = tuple(kind for kind, (_, count) in enumerate(hosts) for _ in range(count))
+    types = (*one.device_types, processor())
+    return one.model_copy(update={"host_types": tuple(kinds), "host_type_of": of, "device_types": types})
+
+
+SPINE = {"kind": "leaf_spine", "hosts_per_leaf": 3, "num_spines": 2, "latency": 1e-6}
+CLUSTERS = {
+    "switch": resolved([(serving_host(1e10, 1e-6), 8)]),
+    "uneven leaves": resolved([(serving_host(1e10, 1e-6), 8)], **SPINE),
+    "oversubscribed": resolved([(serving_host(1e10), 8)], **SPINE, oversubscription=2),
+    "nvswitch": resolved([(switched_host(4, 2, nvlink=1e11, nic=1e10), 2)], latency=1e-6),
+    "rails": resolved(
+        [(switched_host(4, 4), 4)], kind="rail_optimized", hosts_per_leaf=2, oversubscription=2
+    ),
+    "mesh": resolved([(dgx1(1), 2)]),
+    "torus": resolved([(plain_host(1e10), 8)], kind="torus", dims=(4, 3)),
+    "mixed": resolved([(switched_host(4, 2), 1), (plain_host(1e10, 2e-6), 4)], **SPINE),
+}
+STATES = ["replicated", "zero1", "zero2", "zero3", "local", "ps_dedicated", "ps_colocated"]
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> dict[str, Any]:
+    """A job that folding may simplify, in every way its ranks can differ."""
+    where = draw(st.sampled_from(sorted(CLUSTERS)))
+    state = draw(st.sampled_from(STATES))
+    pp = draw(st.sampled_from([1, 1, 2, 4]))
+    fields: dict[str, Any] = {
+        "tp": draw(st.sampled_from([1, 1, 2])),
+        "pp": pp,
+        "micro_batch_size": draw(st.sampled_from([1, 2, 4])),
+        "overlap": draw(st.booleans()),
+        "bucket_size": draw(st.sampled_from([1e9, 1.2e7])),
+        "recompute": draw(st.sampled_from(["none", "full"])),
+        "placement": draw(st.sampled_from([("tp", "cp", "dp", "pp"), ("dp", "cp", "pp", "tp")])),
+        "ep": draw(st.sampled_from([1, 2])),
+    }
+    if pp > 1:
+        fields["schedule"] = draw(st.sampled_from(["naive", "gpipe", "1f1b", "interleaved"]))
+        if fields["schedule"] == "interleaved":
+            fields |= {"pp": 2, "virtual_stages": 2, "micro_batch_size": 1}
+    if state == "local":
+        fields |= {"synchronization": "local", "local_steps": 2, "ep": 1}
+    else:
+        fields["state"] = state
+    if state.startswith("ps_"):
+        fields |= {"num_servers": draw(st.sampled_from([1, 2, 3])), "ep": 1}
+    elif state == "zero3":
+        fields["prefetch"] = draw(st.sampled_from([0, 1, 2]))
+    elif state in ("replicated", "local"):
+        fields["collective"] = draw(st.sampled_from(["auto", "ring", "tree", "hierarchical", "direct"]))
+        fields["chunks"] = 2 if fields["collective"] == "hierarchical" else 1
+    slow = draw(st.sampled_from([{}, {}, {3: 1.3}, {0: 1.1, 5: 1.1}]))
+    speed = draw(st.sampled_from([1.0, 0.8]))
+    return {"where": where, "slow_ranks": slow, "speed": speed, **fields}
+
+
+def build(where: str, speed: float, **fields: Any) -> Scenario:
+    """The scenario of a job that :func:`jobs` drew."""
+    calibration = ideal(
+        server_speed=0.1, compute_speed_under_communication=speed, communication_speed_under_compute=speed
+    )
+    return scenario(
+        MIXTURE if fields["ep"] > 1 else DENSE, CLUSTERS[where], calibration=calibration, **fields
+    )
