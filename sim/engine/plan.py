@@ -149,16 +149,6 @@ class Phases:
 
     kinds: list[int]
     ends: list[float]  # seconds at full speed from the start to the end of each phase
-    tasks: list[int]  # original task of each phase
-
-    def scaled(self, factors: FloatArray) -> Phases:
-        """With the compute phases multiplied by the factors of their tasks."""
-        ends, total, before = [], 0.0, 0.0
-        for kind, end, task in zip(self.kinds, self.ends, self.tasks, strict=True):
-            seconds, before = end - before, end
-            total += seconds * float(factors[task]) if kind == COMPUTE else seconds
-            ends.append(total)
-        return Phases(self.kinds, ends, self.tasks)
 
 
 def _homes(graph: ExecutionGraph) -> IntArray:
@@ -234,7 +224,7 @@ class Plan:
         self._check_rates()
         self._devices: dict[int, list[int]] = {}
         self._phases: dict[int, Phases] = {}
-        self._member_factors: tuple[int, FloatArray] = (-1, np.zeros(0))
+        self._member_factors: tuple[int, list[float]] = (-1, [])
         self.num_markers = 0
         self.markers: list[tuple[int, int]] = []
         if self.coupled and graph.spins.any():
@@ -288,21 +278,26 @@ class Plan:
             bounds, index = self.contraction.members.offsets, self.contraction.members.index
         return graph.kind.tolist(), graph.work.tolist(), flow.tolist(), bounds.tolist(), index.tolist()
 
-    def _phases_of(self, node: int) -> Phases:
+    def _phases_of(self, node: int, factors: list[float] | None) -> Phases:
         kind, work, flow, bounds, index = self._phase_columns
         kinds: list[int] = []
         ends: list[float] = []
-        tasks: list[int] = []
         total = 0.0
         for task in index[bounds[node] : bounds[node + 1]]:
-            own = COMPUTE if kind[task] == 0 else LATENCY
-            for phase, seconds in ((own, work[task]), (FLOW, flow[task])):
+            if kind[task] == 0:  # compute; successive ones are one phase
+                total += work[task] if factors is None else work[task] * factors[task]
+                if kinds and kinds[-1] == COMPUTE:
+                    ends[-1] = total
+                    continue
+                kinds.append(COMPUTE)
+                ends.append(total)
+                continue
+            for phase, seconds in ((LATENCY, work[task]), (FLOW, flow[task])):
                 if seconds > 0.0:
                     total += seconds
                     kinds.append(phase)
                     ends.append(total)
-                    tasks.append(task)
-        return Phases(kinds, ends, tasks)
+        return Phases(kinds, ends)
 
     def _check_rates(self) -> None:
         moving = (self.graph.kind == TaskKind.TRANSFER) & (self.graph.flow_bytes > 0)
@@ -363,14 +358,14 @@ class Plan:
 
     def phases(self, node: int, iteration: int) -> Phases:
         """What an activity does, with the jitter of an iteration."""
+        if self.original.jitter > 0:
+            if self._member_factors[0] != iteration:
+                self._member_factors = (iteration, jitter_factors(self.original, iteration).tolist())
+            return self._phases_of(node, self._member_factors[1])
         known = self._phases.get(node)
         if known is None:
-            known = self._phases[node] = self._phases_of(node)
-        if self.original.jitter <= 0:
-            return known
-        if self._member_factors[0] != iteration:
-            self._member_factors = (iteration, jitter_factors(self.original, iteration))
-        return known.scaled(self._member_factors[1])
+            known = self._phases[node] = self._phases_of(node, None)
+        return known
 
     def _classify(self) -> None:
         graph = self.graph
