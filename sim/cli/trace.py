@@ -87,6 +87,35 @@ def replay_command(
     return 0
 
 
+@command.command("export")
+def export_command(
+    files: Files,
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", metavar="OUT", help="x.json[.gz], x.goal, or prefix x of x.RANK.et."),
+    ],
+    form: Annotated[
+        str, typer.Option("--format", help="perfetto, chakra or goal; default: by the name.")
+    ] = "",
+    json: Json = False,
+) -> int:
+    """Write a trace for others: Perfetto/Chrome JSON, Chakra execution traces, GOAL."""
+    from pathlib import Path
+
+    from sim.trace.export import export
+    from sim.trace.read import read
+
+    with progress_bar() as progress:
+        found = read(files, host=True, progress=progress)
+    written = [str(path) for path in export(found, Path(output), form)]
+    if json:
+        emit_json({"files": written})
+    else:
+        for path in written:
+            console().print(escape(path))
+    return 0
+
+
 def _explain(played: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Breakdown of the slowest rank and the critical path by task and device, biggest first."""
     from sim.analysis.breakdown import breakdown

@@ -112,6 +112,12 @@ def _node_edges(operations: Operations, node: IntArray, count: int) -> list[list
     return [sorted(sources) for sources in found]
 
 
+def merged_order(operations: Operations) -> list[list[int]]:
+    """Operations grouped by transfer, in an order in which none comes before what it waits for."""
+    node, nodes = _merge_joins(operations)
+    return [nodes[i] for i in _order(operations, nodes, _node_edges(operations, node, len(nodes)))]
+
+
 def _order(operations: Operations, nodes: list[list[int]], edges: list[list[int]]) -> list[int]:
     """Nodes so that none comes before what it waits for, otherwise in order of time.
 

@@ -53,7 +53,8 @@ NAMES = [
 ARGS = st.dictionaries(
     st.sampled_from(
         ["Collective name", "dtype", "In msg nelems", "Out msg nelems", "Group size", "Process Group Ranks",
-         "stream",         "device", "correlation", "External id", "Input Dims", "Input type", "Concrete Inputs", "step",
+         "stream",         "device", "correlation", "External id", "Input Dims", "Input type",
+         "Concrete Inputs", "step",
          "mb_id", "Seq",         "Process Group Name", "Global rank start", "Global rank stride"]
     ),
     VALUES,

@@ -65,6 +65,12 @@ class Node:
     input_values: str = ""
 
     @property
+    def seconds(self) -> float:
+        """Duration; from our own attribute in nanoseconds where there is one."""
+        exact = self.attributes.get("duration_ns")
+        return exact * 1e-9 if isinstance(exact, int) and exact >= 0 else self.duration * MICROSECOND
+
+    @property
     def on_host(self) -> bool:
         """Whether a CPU runs it; False where nothing is said."""
         return bool(self.attributes.get("is_cpu_op", False))
@@ -186,7 +192,7 @@ def build(
     _count_missing(nodes, spans, issues)
     base = min((node.start for node in spans if node.start > 0), default=0.0)
     start = np.array([max(node.start - base, 0.0) for node in spans]) * MICROSECOND
-    duration = np.array([node.duration for node in spans]) * MICROSECOND
+    duration = np.array([node.seconds for node in spans], np.float64)
     names = {node.name: 0 for node in spans}
     for index, name in enumerate(names):
         names[name] = index
@@ -234,7 +240,7 @@ def _count_missing(nodes: list[Node], spans: list[Node], issues: Issues) -> None
     absent = sum(d not in known for node in nodes for d in (*node.ctrl_deps, *node.data_deps))
     issues.add("dependency_missing", absent)
     issues.add("unknown_operation", sum(not 0 <= node.type <= COMM_COLL for node in nodes))
-    issues.add("no_durations", sum(node.duration == 0 for node in spans))
+    issues.add("no_durations", sum(node.seconds == 0 for node in spans))
     issues.add("no_timestamps", int(bool(spans) and all(node.start == 0 for node in spans)))
     issues.add("no_device_events", int(not spans))
 

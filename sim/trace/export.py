@@ -1,0 +1,90 @@
+"""Write a trace for others: Perfetto or Chrome, Chakra execution traces, GOAL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from sim.errors import InputError
+from sim.timeline import COLUMNS, Timeline
+from sim.trace.model import KINDS, Trace
+from sim.trace.perfetto import write_trace
+from sim.trace.to_graph import operations_of
+from sim.trace.writers import chakra, goal
+
+FORMATS = ("perfetto", "chakra", "goal")
+
+
+def export(trace: Trace, target: Path, form: str = "") -> list[Path]:
+    """Write a trace.
+
+    Parameters
+    ----------
+    trace : Trace
+        For ``chakra`` and ``goal`` read with ``host=True``.
+    target : Path
+        A file; for ``chakra`` the prefix ``FOLDER/NAME`` of ``NAME.RANK.et``.
+    form : str
+        One of :data:`FORMATS`; by default what the name says: ``.json`` and ``.json.gz`` Perfetto, ``.goal``
+        GOAL, ``.et`` or no suffix Chakra.
+
+    Returns
+    -------
+    list of Path
+        The files written.
+    """
+    form = form or _form_of(target.name)
+    if form not in FORMATS:
+        raise InputError("--format", f"be one of {', '.join(FORMATS)}", form)
+    if not target.parent.is_dir():
+        raise InputError("-o", "lie in an existing folder", str(target.parent))
+    try:
+        if form == "perfetto":
+            return [write_trace(target, combined_timeline(trace))]
+        operations = operations_of(trace)
+        if form == "goal":
+            return [goal.write_operations(target, operations)]
+        return chakra.write_operations(target.parent, target.name.removesuffix(".et"), operations)
+    except OSError as error:
+        raise InputError("-o", "be a place that can be written", f"{target} ({error.strerror})") from None
+
+
+def _form_of(name: str) -> str:
+    if name.endswith((".json", ".json.gz")):
+        return "perfetto"
+    if name.endswith(".goal"):
+        return "goal"
+    if name.endswith(".et") or "." not in name:
+        return "chakra"
+    raise InputError("-o", "end in .json, .json.gz, .goal or .et", name, hint="Or give --format.")
+
+
+def combined_timeline(trace: Trace) -> Timeline:
+    """All ranks' device spans as one timeline, one device per rank, absolute clocks aligned to the first."""
+    ranks = [rank for rank in trace.ranks if len(rank.timeline)]
+    if not ranks:
+        raise InputError("trace", "hold device operations with times", "none")
+    base = min(rank.clock_origin_ns for rank in ranks)
+    names: dict[str, int] = {}
+    streams: dict[str, int] = {}
+    parts: dict[str, list[np.ndarray]] = {column: [] for column in COLUMNS}
+    for device, rank in enumerate(ranks):
+        spans = rank.timeline
+        shift = (rank.clock_origin_ns - base) * 1e-9
+        name_of = np.array([names.setdefault(n, len(names)) for n in spans.names] or [0], np.int64)
+        stream_of = np.array([streams.setdefault(s, len(streams)) for s in spans.streams] or [-1], np.int64)
+        stream = spans.integer("stream")
+        for column in COLUMNS:
+            parts[column].append(spans.columns[column])
+        for column in ("ready", "posted", "start", "end"):
+            parts[column][-1] = spans[column] + shift
+        parts["device"][-1] = np.full(len(spans), device, np.int64)
+        parts["name"][-1] = name_of[spans.integer("name")]
+        parts["stream"][-1] = np.where(stream >= 0, stream_of[stream], -1)
+        parts["cause"][-1] = spans.integer("kind")
+        parts["task"][-1] = np.arange(len(spans))
+    devices = tuple(f"rank {rank.rank}" if rank.rank is not None else rank.label for rank in ranks)
+    columns = {column: np.concatenate(values) for column, values in parts.items()}
+    extent = (float(columns["start"].min()), float(columns["end"].max()))
+    return Timeline(columns, tuple(names), devices, tuple(streams), KINDS, window=extent).sorted()

@@ -1,0 +1,111 @@
+"""GOAL schedules (LogGOPSim, ATLAHS): computation in ns and messages; collectives become their messages."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from sim.models.collectives import plan
+from sim.trace.operations import TRANSFER, Operations
+from sim.trace.to_graph import merged_order
+from sim.trace.writers.chakra import collective_of
+
+_ALGORITHM = {
+    "all_to_all": "direct",
+    "gather": "direct",
+    "scatter": "direct",
+    "barrier": "recursive_doubling",
+}
+#: Bytes of a message whose size the trace does not say: GOAL has no messages of 0 bytes.
+UNKNOWN_BYTES = 1
+
+
+class _Schedule:
+    """Lines of one rank."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.requires: list[str] = []
+        self.count = 0
+
+    def task(self, text: str, after: list[str]) -> str:
+        self.count += 1
+        label = f"l{self.count}"
+        self.lines.append(f"{label}: {text}")
+        self.requires += [f"{label} requires {other}" for other in after]
+        return label
+
+
+def write_operations(path: Path, operations: Operations) -> Path:
+    """Write all ranks as one GOAL schedule.
+
+    Ranks are numbered 0, 1, ... in the order of ``operations.ranks``. A collective is written as the messages
+    of its algorithm (a ring; direct exchange for all-to-all), step by step; messages of unknown size have
+    :data:`UNKNOWN_BYTES`.
+    """
+    schedules = [_Schedule() for _ in operations.ranks]
+    sources: dict[int, list[int]] = defaultdict(list)
+    for target, source in operations.edges:
+        sources[target].append(source)
+    ends: dict[int, list[str]] = {}
+    tag = 0
+    for group in merged_order(operations):
+        after = {
+            o: sorted({e for s in sources[o] if operations.rank[s] == operations.rank[o] for e in ends[s]})
+            for o in group
+        }
+        if operations.category[group[0]] == TRANSFER and len(group) > 1:
+            tag += 1
+            ends.update(_messages(operations, schedules, group, after, tag))
+            continue
+        for o in group:
+            text = f"calc {round(operations.work[o] * 1e9)}"
+            ends[o] = [schedules[operations.rank[o]].task(text, after[o])]
+    blocks = [f"num_ranks {len(schedules)}"]
+    for rank, schedule in enumerate(schedules):
+        blocks.append("\n".join([f"rank {rank} {{", *schedule.lines, *schedule.requires, "}"]))
+    path.write_text("\n\n".join(blocks) + "\n")
+    return path
+
+
+def _messages(
+    operations: Operations,
+    schedules: list[_Schedule],
+    group: list[int],
+    after: dict[int, list[str]],
+    tag: int,
+) -> dict[int, list[str]]:
+    """The messages of one transfer; returns the last tasks of each participant."""
+    rows = [operations.rank[o] for o in group]
+    kind, size = operations.type[group[0]], operations.size[group[0]]
+    last = {row: after[o] for row, o in zip(rows, group, strict=True)}
+    for sent in _steps(operations, group, kind, size):
+        fresh: dict[int, list[str]] = defaultdict(list)
+        for source, target, count in sent:
+            text = f"{max(count, UNKNOWN_BYTES)}b"
+            fresh[source].append(schedules[source].task(f"send {text} to {target} tag {tag}", last[source]))
+            fresh[target].append(schedules[target].task(f"recv {text} from {source} tag {tag}", last[target]))
+        last.update(fresh)
+    return {o: last[operations.rank[o]] for o in group}
+
+
+def _steps(
+    operations: Operations, group: list[int], kind: str, size: float
+) -> list[list[tuple[int, int, int]]]:
+    """Per step: (source rank, target rank, bytes)."""
+    first = operations.name[group[0]]
+    if len(group) == 2 and first.endswith(("-send", "-recv")):
+        send = next(o for o in group if operations.name[o].endswith("-send"))
+        receive = next(o for o in group if o != send)
+        return [[(operations.rank[send], operations.rank[receive], round(size))]]
+    rows = sorted({operations.rank[o] for o in group})
+    word = collective_of(kind)
+    steps = []
+    for phase in plan(word, _ALGORITHM.get(word, "ring"), len(rows)):
+        share = size * phase.fraction / phase.steps
+        flows = [
+            (rows[int(s)], rows[int(d)], round(share * float(r)))
+            for s, d, r in zip(phase.src, phase.dst, phase.relative, strict=True)
+        ]
+        steps += [flows] * phase.steps
+    return steps

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.errors import InputError
+from sim.trace.export import export
+from sim.trace.issues import Issues
+from sim.trace.operations import DEVICE, HOST, TRANSFER, Operations
+from sim.trace.read import read
+from sim.trace.readers import chakra, wire
+from sim.trace.readers.container import members
+from sim.trace.writers import chakra as chakra_writer
+from sim.trace.writers import goal
+from tests.trace_samples import two_stream_rank, write
+
+NAMES = st.text(st.characters(codec="utf-8"), max_size=20)
+ATTRIBUTES = st.dictionaries(
+    st.sampled_from(["is_cpu_op", "comm_size", "comm_type", "comm_src", "pg_name", "num_ops", "stream"]),
+    st.booleans() | st.integers(-(2**31), 2**31 - 1) | NAMES | st.floats(allow_nan=False),
+)
+NODES = st.builds(
+    chakra.Node,
+    st.integers(0, 2**64 - 1),
+    NAMES,
+    st.integers(0, 7),
+    st.lists(st.integers(0, 2**40), max_size=4),
+    st.lists(st.integers(0, 2**40), max_size=4),
+    st.integers(0, 2**50).map(float),
+    st.integers(0, 2**50).map(float),
+    ATTRIBUTES,
+    NAMES,
+)
+
+
+@given(st.lists(NODES, max_size=4))
+def test_chakra_nodes_survive_writing_and_reading(nodes: list[chakra.Node]) -> None:
+    for node in nodes:
+        assert chakra.decode_node(memoryview(chakra_writer.encode_node(node))) == node
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_numbers_survive_the_wire(value: int) -> None:
+    data = wire.encode_varint(value)
+    found, end = wire.varint(data, 0)
+    assert (wire.signed(found), end) == (value, len(data))
+
+
+def _nodes(path: Path) -> list[chakra.Node]:
+    return [node for member in members(path, Issues()) for node in chakra.read_protobuf(member, Issues())[0]]
+
+
+def test_chakra_export_of_two_ranks(tmp_path: Path) -> None:
+    paths = [write(tmp_path, two_stream_rank(rank), f"rank{rank}.json") for rank in (0, 1)]
+    written = export(read(paths, host=True), tmp_path / "job")
+    assert [p.name for p in written] == ["job.0.et", "job.1.et", "job.json"]
+    assert json.loads(written[2].read_text()) == {"1": [0, 1]}
+    for path in written[:2]:
+        nodes = _nodes(path)
+        known = {node.id for node in nodes}
+        assert all(
+            d in known and d < node.id for node in nodes for d in node.data_deps if node.type == chakra.COMP
+        )
+        (collective,) = [node for node in nodes if node.type == chakra.COMM_COLL]
+        assert (collective.attributes["comm_type"], collective.attributes["comm_size"]) == (0, 4096)
+        assert collective.attributes["pg_name"] == "1"
+        assert collective.seconds == pytest.approx(140e-6)
+        kernels = [n.seconds for n in nodes if n.type == chakra.COMP and not n.on_host]
+        assert kernels == pytest.approx([100e-6, 50e-6])
+    again = read(written[:2])
+    assert [len(rank.timeline) for rank in again.ranks] == [3, 3]
+
+
+def pipeline() -> Operations:
+    """Rank 0 computes and sends 1000 bytes to rank 1; then both all-reduce 800 bytes."""
+    ops = Operations((0, 1), Issues())
+    work = ops.add(0, "gpu", DEVICE, "gemm", 0.0, 1e-6)
+    send = ops.add(
+        0, "send", TRANSFER, "forward-send", 1e-6, 2e-6, type="forward-transfer", size=1000.0, join=0
+    )
+    receive = ops.add(
+        1, "recv", TRANSFER, "forward-recv", 0.0, 2e-6, type="forward-transfer", size=1000.0, join=0
+    )
+    ops.after(send, work)
+    for rank, source in ((0, send), (1, receive)):
+        moved = ops.add(rank, "dp", TRANSFER, "grads", 2e-6, 3e-6, type="all_reduce", size=800.0, join=1)
+        ops.after(moved, source)
+        end = ops.add(rank, "host", HOST, "host", 3e-6, 4e-6)
+        ops.after(end, moved)
+    ops.resolve_joins()
+    return ops
+
+
+def test_goal_export(tmp_path: Path) -> None:
+    path = goal.write_operations(tmp_path / "job.goal", pipeline())
+    trace = read([path])
+    sent = [(c.kind, c.size_bytes, c.peer) for c in trace.ranks[0].collectives]
+    # The message, then a ring all-reduce of two ranks: two steps of half the buffer, each way.
+    assert sent == [("send", 1000.0, 1)] + [("send", 400.0, 1), ("recv", 400.0, 1)] * 2
+    assert [len(rank.timeline) for rank in trace.ranks] == [2, 1]
+    assert not any(rank.issues.counts["dependency_missing"] for rank in trace.ranks)
+    text = path.read_text()
+    assert "l1: calc 1000" in text
+    assert "l2 requires l1" in text
+    assert not any(rank.issues.counts["bad_row"] for rank in trace.ranks)
+
+
+def test_perfetto_export_keeps_every_span(tmp_path: Path) -> None:
+    paths = [write(tmp_path, two_stream_rank(rank, late=50 * rank), f"rank{rank}.json") for rank in (0, 1)]
+    (written,) = export(read(paths), tmp_path / "out.json")
+    events: list[dict[str, Any]] = json.loads(written.read_text())["traceEvents"]
+    spans = [e for e in events if e["ph"] == "X"]
+    assert len(spans) == 6
+    assert {e["cat"] for e in spans} == {"compute", "communication"}
+    starts = sorted(e["ts"] for e in spans if e["name"].startswith("nccl"))
+    assert np.diff(starts)[0] == pytest.approx(50.0)  # on one clock
+
+
+@pytest.mark.parametrize(("name", "form"), [("x.txt", ""), ("x.json", "vhs"), ("no/where.json", "")])
+def test_exports_that_cannot_be(tmp_path: Path, name: str, form: str) -> None:
+    path = write(tmp_path, two_stream_rank(0))
+    with pytest.raises(InputError):
+        export(read([path], host=True), tmp_path / name, form)
