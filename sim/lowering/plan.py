@@ -6,20 +6,18 @@ ranks into classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from sim.fabric.network import Network
 from sim.lowering.buckets import Bucket, make_buckets
-from sim.lowering.fold import Partition, partition, quotient_loads
 from sim.lowering.layout import Layout
-from sim.lowering.patterns import Family, Router, StepLatency
 from sim.lowering.stages import split_layers
-from sim.models.collectives import Phase, plan
+from sim.lowering.traffic import Traffic, step_latency
 from sim.models.compute import LayerCosts, chain_cost
 from sim.models.memory import local_parameters
 from sim.spec import Calibration, Cluster, Device, Scenario, Strategy, Workload
@@ -27,26 +25,22 @@ from sim.spec.workload import DTYPE_BYTES
 from sim.taxonomy import num_micro_batches, resolve
 
 IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 
 
-@dataclass
-class Plan:
-    """Resolved scenario, layout, stages, families and classes. Built by :func:`make_plan`."""
+@dataclass(kw_only=True)
+class Plan(Traffic):
+    """Resolved scenario, layout and stages, with their traffic. Built by :func:`make_plan`."""
+
+    library: ClassVar[str] = "nccl"  # collective library of the cluster
 
     scenario: Scenario
     strategy: Strategy
     layout: Layout
-    network: Network
-    capacity: FloatArray
     chunks: list[list[int]]
     micro_batches: int
     micro_batch_size: int
     num_servers: int
     server_endpoints: IntArray
-    families: dict[str, Family] = field(default_factory=dict)
-    parts: Partition | None = None
-    loads: dict[str, list[list[tuple[IntArray, FloatArray]]]] = field(default_factory=dict)
     _buckets: dict[int, list[Bucket]] = field(default_factory=dict)
     _spans: dict[bool, tuple[int, int]] = field(default_factory=dict)
 
@@ -64,17 +58,6 @@ class Plan:
     def calibration(self) -> Calibration:
         """The calibration."""
         return self.scenario.calibration
-
-    @property
-    def classes(self) -> Partition:
-        """The partition into classes."""
-        assert self.parts is not None
-        return self.parts
-
-    @property
-    def library(self) -> str:
-        """Collective library of the cluster."""
-        return "nccl"
 
     def device_of_rank(self, rank: int) -> Device:
         """Device spec of a rank."""
@@ -168,51 +151,9 @@ class Plan:
             calibration=self.calibration,
         )
 
-    @cached_property
-    def router(self) -> Router:
-        """Routes families of groups over the network."""
-        latency = StepLatency(
-            self.calibration.value("library", self.library, "step_latency"),
-            self.calibration.value("library", self.library, "step_latency_network"),
-        )
-        return Router(self.network, self.capacity, latency)
-
-    def request(
-        self,
-        name: str,
-        groups: IntArray,
-        phases: Sequence[Phase],
-        *,
-        algorithm: str = "",
-        asymmetric: bool = False,
-    ) -> None:
-        """Route a family of groups."""
-        self.families[name] = self.router.family(
-            name, groups, phases, algorithm=algorithm, asymmetric=asymmetric
-        )
-
-    def request_collective(self, name: str, groups: IntArray, op: str, algorithm: str) -> None:
-        """Route the collective ``op`` over equal-sized ``groups``, in the orders the library would use."""
-        size = groups.shape[1]
-        if size < 2:
-            return
-        dims = self._dims(groups) if algorithm in ("hierarchical", "torus2d", "tree") else None
-        if algorithm in ("hierarchical", "torus2d") and (dims is None or min(dims) < 2):
-            algorithm, dims = "ring", None
-        self.request(name, groups, plan(op, algorithm, size, dims=dims), algorithm=algorithm)
-
-    def _dims(self, groups: IntArray) -> tuple[int, int] | None:
-        """(ranks per host, hosts) of a group, if its hosts carry equally many."""
-        _, counts = np.unique(self.router.endpoint_host[groups[0]], return_counts=True)
-        return (int(counts[0]), len(counts)) if len(set(counts.tolist())) == 1 else None
-
     def fold(self) -> None:
-        """Partition endpoints, groups and links into classes and compute the folded loads."""
-        families = self.router.load(list(self.families.values()))
-        self.families = dict(zip(self.families, families, strict=True))
-        self.parts = partition(families, self._endpoint_keys(), self.capacity, fold=self._may_fold())
-        quotient = quotient_loads(families, self.parts)
-        self.loads = dict(zip(self.families, quotient, strict=True))
+        """Classify ranks and servers; see :meth:`Traffic.classify`."""
+        self.classify(self._endpoint_keys(), fold=self._may_fold())
 
     def _may_fold(self) -> bool:
         symmetric = self.strategy.synchronization in ("bsp", "local")
@@ -257,6 +198,7 @@ def make_plan(scenario: Scenario) -> Plan:
         layout=layout,
         network=network,
         capacity=network.effective_capacity(scenario.calibration),
+        step_latency=step_latency(scenario.calibration, Plan.library),
         chunks=[],
         micro_batches=num_micro_batches(strategy, workload),
         micro_batch_size=micro_batch_size,

@@ -256,7 +256,7 @@ class StepLowering:
             family, self.emitter.stage_classes[stage], size, f"send.{direction}", Cause.PIPELINE_COMM, ends,
             stream=(f"pp_send_{direction}", f"pp_receive_{direction}"), micro_batch=m, step=self.step,
         )  # fmt: skip
-        sender_of = self.emitter.family_classes[family].sender_of
+        sender_of = self.emitter.sender_of[family]
         return {receiver: sent[sender_of[receiver, stage]] for receiver in self.emitter.stage_classes[target]}
 
 

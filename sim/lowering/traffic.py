@@ -1,0 +1,105 @@
+"""Traffic: the families of process groups that communicate on one network, and what they fold into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from sim.fabric.network import Network
+from sim.lowering.fold import Partition, partition, quotient_loads
+from sim.lowering.patterns import Family, FloatArray, IntArray, Router, StepLatency
+from sim.models.collectives import Phase, plan
+from sim.spec import Calibration
+
+
+def step_latency(calibration: Calibration, library: str) -> StepLatency:
+    """Latency that a library adds to every step of a collective."""
+    return StepLatency(
+        calibration.value("library", library, "step_latency"),
+        calibration.value("library", library, "step_latency_network"),
+    )
+
+
+@dataclass(kw_only=True)
+class Traffic:
+    """Families are requested, then classified together; after that :class:`TransferEmitter` can emit them.
+
+    Parameters
+    ----------
+    network : Network
+    capacity : float array
+        Achievable bytes/s of every link.
+    step_latency : StepLatency
+    families : dict of str to Family
+        By name; with loads once classified.
+    parts : Partition, optional
+        Classes of endpoints, groups and links.
+    loads : dict
+        Per family ``[phase][group class] -> (links, coefficients)``.
+    """
+
+    network: Network
+    capacity: FloatArray
+    step_latency: StepLatency
+    families: dict[str, Family] = field(default_factory=dict)
+    parts: Partition | None = None
+    loads: dict[str, list[list[tuple[IntArray, FloatArray]]]] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> Partition:
+        """The partition into classes."""
+        assert self.parts is not None
+        return self.parts
+
+    @cached_property
+    def router(self) -> Router:
+        """Routes families of groups over the network."""
+        return Router(self.network, self.capacity, self.step_latency)
+
+    def request(
+        self,
+        name: str,
+        groups: IntArray,
+        phases: Sequence[Phase],
+        *,
+        algorithm: str = "",
+        asymmetric: bool = False,
+    ) -> None:
+        """Add a family of groups; see :meth:`Router.family`."""
+        self.families[name] = self.router.family(
+            name, groups, phases, algorithm=algorithm, asymmetric=asymmetric
+        )
+
+    def request_collective(self, name: str, groups: IntArray, op: str, algorithm: str) -> None:
+        """Add the collective ``op`` over equal-sized ``groups``, in the orders the library would use."""
+        size = groups.shape[1]
+        if size < 2:
+            return
+        dims = self.host_dims(groups[0]) if algorithm in ("hierarchical", "torus2d", "tree") else None
+        if algorithm in ("hierarchical", "torus2d") and (dims is None or min(dims) < 2):
+            algorithm, dims = "ring", None
+        self.request(name, groups, plan(op, algorithm, size, dims=dims), algorithm=algorithm)
+
+    def host_dims(self, group: IntArray) -> tuple[int, int] | None:
+        """(ranks per host, hosts) of a group, if its hosts carry equally many."""
+        _, counts = np.unique(self.router.endpoint_host[group], return_counts=True)
+        return (int(counts[0]), len(counts)) if len(set(counts.tolist())) == 1 else None
+
+    def classify(self, endpoint_keys: IntArray, *, fold: bool) -> None:
+        """Partition endpoints, groups and links into classes and compute the folded loads.
+
+        Parameters
+        ----------
+        endpoint_keys : int array
+            Equal keys: equal device and program; -1 takes no part.
+        fold : bool
+            ``False`` keeps everything apart.
+        """
+        families = self.router.load(list(self.families.values()))
+        self.families = dict(zip(self.families, families, strict=True))
+        self.parts = partition(families, endpoint_keys, self.capacity, fold=fold)
+        quotient = quotient_loads(families, self.parts)
+        self.loads = dict(zip(self.families, quotient, strict=True))

@@ -1,0 +1,213 @@
+"""The transfer emitter: writes classified traffic into a GraphBuilder, once per class of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from sim.graph.builder import Edge, Ends, GraphBuilder
+from sim.graph.execution import Cause, LinkTable, TaskKind
+from sim.lowering.traffic import Traffic
+
+
+@dataclass
+class FamilyClasses:
+    """Classes of one family's groups: their representative, members and load rows.
+
+    In an asymmetric family a group is found by its sender.
+    """
+
+    representative: list[int]
+    members: list[tuple[int, ...]]
+    by_member: dict[int, list[int]]
+    load_rows: list[list[int]]
+    timing: dict[tuple[int, int, float], tuple[float, float]] = field(default_factory=dict)
+    _groups: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
+
+    def groups_of(self, classes: tuple[int, ...]) -> tuple[int, ...]:
+        """Classes of groups that contain any of these classes of ranks."""
+        if classes not in self._groups:
+            found = dict.fromkeys(g for index in classes for g in self.by_member.get(index, ()))
+            self._groups[classes] = tuple(found)
+        return self._groups[classes]
+
+
+@dataclass(frozen=True)
+class _Port:
+    """What all transfers of one group's phase have in common.
+
+    ``sent``: elementary flows (times their relative bytes) that leave one participant.
+    """
+
+    device: int
+    streams: tuple[int, ...]
+    loads: int
+    sent: float
+
+
+class TransferEmitter:
+    """Collectives of classified traffic as tasks.
+
+    Parameters
+    ----------
+    traffic : Traffic
+        Classified.
+
+    Attributes
+    ----------
+    builder : GraphBuilder
+    device_row : dict of int to int
+        Class of endpoints -> row of the graph's devices; the owner fills it.
+    """
+
+    def __init__(self, traffic: Traffic) -> None:
+        self.traffic = traffic
+        self.builder = GraphBuilder()
+        self.device_row: dict[int, int] = {}
+        self._ports: dict[tuple[Any, ...], _Port] = {}
+        self.family_classes = {name: self._classes(name, i) for i, name in enumerate(traffic.families)}
+
+    def _classes(self, name: str, position: int) -> FamilyClasses:
+        parts, family = self.traffic.classes, self.traffic.families[name]
+        representative = parts.group_representative[position].tolist()
+        members = [
+            tuple(dict.fromkeys(parts.endpoint_class[family.groups[group]].tolist()))
+            for group in representative
+        ]
+        by_member: dict[int, list[int]] = {}
+        for index, classes in enumerate(members):
+            for member in classes[:1] if family.asymmetric else classes:
+                by_member.setdefault(member, []).append(index)
+        rows = [[self.builder.load_row(*row) for row in phase] for phase in self.traffic.loads[name]]
+        return FamilyClasses(representative, members, by_member, rows)
+
+    def collective(
+        self,
+        family: str,
+        classes: Sequence[int],
+        size: float,
+        name: str,
+        cause: Cause,
+        after: Ends,
+        *,
+        stream: str | tuple[str, ...],
+        chunks: int = 1,
+        extra_latency: float = 0.0,
+        **options: int,
+    ) -> Ends:
+        """One collective of ``size`` bytes (nccl-tests' size) in every group that contains these classes.
+
+        Phases follow each other; ``chunks`` of a multi-dimensional collective pipeline through one program
+        stream per dimension, ordered by (phase, chunk). ``stream`` names the stream of every member, or, as a
+        tuple, of each member in turn. A class that is in no group passes its predecessors.
+        """
+        out: Ends = {index: list(after.get(index, ())) for index in classes}
+        if family not in self.family_classes:
+            return out
+        table = self.family_classes[family]
+        for group in table.groups_of(tuple(classes)):
+            members = table.members[group]
+            before = _merge(after.get(member, ()) for member in members)
+            ends = self.phases(
+                family, group, size, name, cause, before, stream, chunks, extra_latency, options
+            )
+            for member in members:
+                out[member] = ends
+        return out
+
+    def phases(
+        self,
+        family: str,
+        group: int,
+        size: float,
+        name: str,
+        cause: Cause,
+        before: list[Edge],
+        stream: str | tuple[str, ...],
+        chunks: int,
+        extra_latency: float,
+        options: dict[str, int],
+    ) -> list[Edge]:
+        """All phases of a collective in one class of groups; returns the tasks that end it."""
+        members = self.family_classes[family].members[group]
+        last: list[list[Edge]] = [before] * chunks
+        for number in range(len(self.traffic.families[family].phases)):
+            for chunk in range(chunks):
+                task = self.transfer(
+                    family, group, size / chunks, name, cause, last[chunk], participants=members,
+                    stream=stream, phase=number,
+                    extra_latency=extra_latency / chunks if number == 0 else 0.0, **options,
+                )  # fmt: skip
+                last[chunk] = [task]
+        return last[0] if chunks == 1 else _merge(last)
+
+    def transfer(
+        self,
+        family: str,
+        group: int,
+        size: float,
+        name: str,
+        cause: Cause,
+        after: list[Edge],
+        *,
+        participants: Sequence[int],
+        stream: str | tuple[str, ...],
+        phase: int = 0,
+        extra_latency: float = 0.0,
+        **options: Any,
+    ) -> int:
+        """One phase of a collective as one task, on the streams of the ``participants`` (classes)."""
+        key = (family, group, phase, tuple(participants), stream)
+        port = self._ports.get(key)
+        if port is None:
+            port = self._ports[key] = self._port(family, group, phase, participants, stream)
+        latency, flow_bytes = self._timing(family, group, phase, size)
+        return self.builder.task(
+            TaskKind.TRANSFER, name, cause, device=port.device, streams=port.streams, after=after,
+            work=latency + extra_latency, flow_bytes=flow_bytes, total_bytes=flow_bytes * port.sent,
+            loads=port.loads, **options,
+        )  # fmt: skip
+
+    def _port(
+        self, family: str, group: int, phase: int, participants: Sequence[int], stream: str | tuple[str, ...]
+    ) -> _Port:
+        routed = self.traffic.families[family]
+        spec = routed.phases[phase]
+        suffix = f".{spec.dimension}" if spec.dimension else ""
+        names = (stream,) * len(participants) if isinstance(stream, str) else stream
+        senders = 1 if routed.asymmetric else routed.groups.shape[1]
+        return _Port(
+            device=self.device_row[participants[0]],
+            streams=tuple(
+                self.builder.stream(self.device_row[member], label + suffix)
+                for member, label in zip(participants, names, strict=False)
+            ),
+            loads=self.family_classes[family].load_rows[phase][group],
+            sent=float(spec.relative.sum()) / senders,
+        )
+
+    def _timing(self, family: str, group: int, phase: int, size: float) -> tuple[float, float]:
+        table = self.family_classes[family]
+        key = (group, phase, size)
+        if key not in table.timing:
+            loads = self.traffic.families[family].loads[phase]
+            table.timing[key] = loads.timing(table.representative[group], size)
+        return table.timing[key]
+
+    def link_table(self) -> LinkTable:
+        """The folded links."""
+        traffic, parts = self.traffic, self.traffic.classes
+        representative = parts.link_representative
+        return LinkTable(
+            tuple(traffic.network.link_name(int(link)) for link in representative),
+            traffic.capacity[representative],
+            parts.link_members,
+            tuple(str(traffic.network.link_kind[int(link)]) for link in representative),
+        )
+
+
+def _merge(lists: Iterable[Iterable[Edge]]) -> list[Edge]:
+    """All edges once each, in order."""
+    return list(dict.fromkeys(chain.from_iterable(lists)))
