@@ -211,7 +211,7 @@ class StepLowering:
         if gathers:  # only a shard of the input was kept; it is gathered again beside the input gradients
             again = self._tensor("all_gather", stage, shared, layer.name, m, ends)
         ends = self.emitter.compute(classes, inputs, f"{name}.input", Cause.BACKWARD, ends, **options)
-        before_weights = {c: list(dict.fromkeys([*ends[c], *again[c]])) for c in classes}
+        before_weights = {c: [*ends[c], *again[c]] for c in classes} if gathers else ends
         ends = self._expert(stage, layer, m, ends, "dispatch.backward")
         ends = self._tensor(self._reduction, stage, shared, layer.name, m, ends)
         gradients = self.emitter.compute(

@@ -30,7 +30,8 @@ def in_flight_micro_batches(strategy: Strategy, stage: int, num_micro_batches: i
 
     GPipe holds all; 1F1B the stages that follow, itself included; the interleaved schedule somewhat more,
     (2 (p - 1 - stage) + (v - 1) p + 1) chunks of 1/v stage (Narayanan et al. 2021, arXiv:2104.04473, section
-    2.2), which on stage 0 is p (1 + (p - 1) / (p v)); the naive schedule one.
+    2.2), which on stage 0 is p (1 + (p - 1) / (p v)), and all of them if there are just p; the naive schedule
+    one.
 
     Parameters
     ----------
@@ -48,6 +49,8 @@ def in_flight_micro_batches(strategy: Strategy, stage: int, num_micro_batches: i
         return float(num_micro_batches)
     if strategy.schedule == "1f1b":
         return float(min(num_micro_batches, p - stage))
+    if num_micro_batches == p:  # Megatron-LM then runs all forwards first
+        return float(p)
     return min(float(num_micro_batches), (2 * (p - 1 - stage) + (v - 1) * p + 1) / v)
 
 
