@@ -242,7 +242,7 @@ class GraphBuilder:
         edges[1] += np.where(edges[1] >= block.start, shift, 0)
         self._edge_arrays.append(edges)
         entries = list(chain.from_iterable(entry.values()))
-        self._edges += [(task + shift, _source(entries[place]), 0) for task, place in block.entry_edges]
+        self._edges += [(task + shift, source(entries[place]), 0) for task, place in block.entry_edges]
         old = {edge: new for a, b in _pairs(block.entry, entry) for edge, new in zip(a, b, strict=True)}
         return {
             index: [
@@ -321,7 +321,8 @@ def _pairs(a: Ends, b: Ends) -> Iterable[tuple[list[Edge], list[Edge]]]:
     return ((a[index], b[index]) for index in a)
 
 
-def _source(edge: Edge) -> int:
+def source(edge: Edge) -> int:
+    """Task that an edge leads from."""
     return edge[0] if isinstance(edge, tuple) else edge
 
 

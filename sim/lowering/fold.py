@@ -185,6 +185,8 @@ def _initial_group_colours(families: Sequence[Family]) -> HashArray:
     colours = []
     for index, family in enumerate(families):
         colour = np.full(family.num_groups, _mix(np.array([index + 7], np.uint64))[0])
+        if family.marks is not None:
+            colour = _mix(colour ^ _bits(family.marks))
         for phase, load in enumerate(family.loads):
             hop = _mix(_bits(load.flow_latency)) + _bits(load.flow_inverse_rate)
             owner = np.repeat(np.arange(family.num_groups), np.diff(load.flow_offsets))

@@ -138,6 +138,8 @@ class Family:
         The phases of the collective.
     asymmetric : bool
         Whether members play different parts (sender and receiver), so that folding keeps them apart.
+    marks : float array, optional
+        What else tells groups apart, one number each: groups of different marks do not fold.
     loads : sequence of PhaseLoads
         Filled by :meth:`Router.load`.
     """
@@ -146,6 +148,7 @@ class Family:
     groups: IntArray
     flows: tuple[PhaseFlows, ...]
     asymmetric: bool = False
+    marks: FloatArray | None = None
     loads: tuple[PhaseLoads, ...] = ()
 
     @property
@@ -188,6 +191,7 @@ class Router:
         *,
         algorithm: str = "",
         asymmetric: bool = False,
+        marks: FloatArray | None = None,
     ) -> Family:
         """The flows of every group.
 
@@ -196,7 +200,8 @@ class Router:
         """
         everyone = np.arange(len(groups)), [np.arange(groups.shape[1])]
         orders = self._orders(groups, algorithm) if algorithm else [everyone]
-        return Family(name, groups, tuple(self._flows(groups, phase, orders) for phase in phases), asymmetric)
+        flows = tuple(self._flows(groups, phase, orders) for phase in phases)
+        return Family(name, groups, flows, asymmetric, marks)
 
     def _orders(self, groups: IntArray, algorithm: str) -> list[tuple[IntArray, list[IntArray]]]:
         """Groups of equal shape (same devices of their hosts, same host pattern) share their rank orders."""

@@ -67,10 +67,11 @@ class Traffic:
         *,
         algorithm: str = "",
         asymmetric: bool = False,
+        marks: FloatArray | None = None,
     ) -> None:
         """Add a family of groups; see :meth:`Router.family`."""
         self.families[name] = self.router.family(
-            name, groups, phases, algorithm=algorithm, asymmetric=asymmetric
+            name, groups, phases, algorithm=algorithm, asymmetric=asymmetric, marks=marks
         )
 
     def request_collective(self, name: str, groups: IntArray, op: str, algorithm: str) -> None:

@@ -1,0 +1,218 @@
+"""One collective by itself, or several at once, as an ExecutionGraph.
+
+Routes, folding and transfers are those of a training step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.errors import InputError
+from sim.fabric.network import Network
+from sim.graph.builder import Edge, source
+from sim.graph.collector import collector_off
+from sim.graph.execution import Cause, ExecutionGraph
+from sim.lowering.traffic import Traffic, step_latency
+from sim.lowering.transfers import TransferEmitter
+from sim.models.collectives import choose, plan
+from sim.spec import Calibration, Cluster
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+Ranks = Sequence[int] | Sequence[Sequence[int]] | npt.NDArray[np.int64] | None
+
+_ROOTED = ("broadcast", "reduce", "send", "gather", "scatter")
+
+
+@collector_off()
+def lower_collective(
+    cluster: Cluster,
+    op: str,
+    algorithm: str,
+    size_bytes: float | Sequence[float] | FloatArray,
+    *,
+    calibration: Calibration,
+    ranks: Ranks = None,
+    chunks: int = 1,
+    dims: tuple[int, ...] | None = None,
+    repeat: int = 1,
+    fold: bool = True,
+    library: str = "nccl",
+) -> ExecutionGraph:
+    """Lower one collective, or the same one in several groups at once.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Resolved.
+    op : str
+        One of ``sim.models.collectives.OPERATIONS``. The first rank of a group is the root of rooted
+        operations; ``send`` goes from the first to the second.
+    algorithm : str
+        One of ``sim.models.collectives.ALGORITHMS``, or ``auto`` for what the library would choose.
+    size_bytes : float or sequence of float
+        Size in the meaning of nccl-tests, of every group or of each.
+    calibration : Calibration
+        Efficiencies of links and latencies of the library.
+    ranks : sequence of int, or of such sequences, optional
+        Devices (host memories follow them, as in ``Network``) of one group or of each; all devices if absent.
+    chunks : int
+        Parts that a collective of several dimensions is pipelined in: each group has one stream per
+        dimension, in the order (phase, chunk).
+    dims : tuple of int, optional
+        Extents of the dimensions for hierarchical, torus2d and tree, innermost first; by default devices of a
+        host times hosts.
+    repeat : int
+        Times it runs, one after another on every rank.
+    fold : bool
+        Whether alike ranks, groups and links are played once.
+    library : str
+        Section of the calibration for latencies.
+
+    Returns
+    -------
+    ExecutionGraph
+        One iteration is one run; ``max_iterations`` is ``repeat``.
+
+    Raises
+    ------
+    InputError
+        If the operation has no such algorithm, a rank does not exist, or sizes and groups do not match.
+    """
+    network = Network.build(cluster)
+    groups = _groups(network, ranks)
+    sizes = _sizes(size_bytes, len(groups))
+    _require_positive("chunks", chunks)
+    _require_positive("repeat", repeat)
+    traffic = Traffic(
+        network=network,
+        capacity=network.effective_capacity(calibration),
+        step_latency=step_latency(calibration, library),
+    )
+    family_sizes = _request(traffic, groups, sizes, op, algorithm, dims)
+    members = np.unique(np.concatenate(groups))
+    service = cluster.fabric.link_service
+    traffic.classify(_keys(network, members), fold=fold and service == "fair")
+    emitter = TransferEmitter(traffic)
+    _emit(emitter, family_sizes, op, chunks, repeat)
+    return emitter.builder.build(
+        emitter.link_table(),
+        max_iterations=repeat,
+        link_service=service,
+        metadata={
+            "operation": op,
+            "algorithm": algorithm,
+            "size_bytes": float(sizes.max()),
+            "num_devices": len(members),
+            "chunks": chunks,
+        },
+    )
+
+
+def _groups(network: Network, ranks: Ranks) -> list[IntArray]:
+    if ranks is None:
+        return [np.arange(network.num_devices)]
+    several = len(ranks) > 0 and not np.isscalar(ranks[0])
+    groups = [np.asarray(group, np.int64) for group in (ranks if several else [ranks])]
+    count = len(network.host_kind) + network.num_devices
+    for group in groups:
+        if group.ndim != 1 or not len(group):
+            raise InputError("collective.ranks", "have at least one rank in every group", group.tolist())
+        if group.min() < 0 or group.max() >= count or len(np.unique(group)) < len(group):
+            raise InputError("collective.ranks", f"differ and be from 0 to {count - 1}", group.tolist()[:8])
+    return groups
+
+
+def _keys(network: Network, members: IntArray) -> IntArray:
+    """Device type of every rank, one more for host memories; -1 for what takes no part."""
+    memories = np.full(len(network.host_kind), len(network.cluster.device_types))
+    keys = np.full(network.num_devices + len(memories), -1)
+    keys[members] = np.concatenate([network.device_type, memories])[members]
+    return keys
+
+
+def _sizes(size_bytes: float | Sequence[float] | FloatArray, num_groups: int) -> FloatArray:
+    sizes = np.asarray(size_bytes, np.float64)
+    if sizes.ndim and sizes.shape != (num_groups,):
+        raise InputError(
+            "collective.size_bytes", f"be one number or one for each of {num_groups} groups", sizes.shape
+        )
+    if not (np.isfinite(sizes) & (sizes >= 0)).all():
+        raise InputError("collective.size_bytes", "be finite and not negative", float(sizes.min()))
+    return np.broadcast_to(sizes, (num_groups,))
+
+
+def _require_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise InputError(f"collective.{name}", "be at least 1", value)
+
+
+def _request(
+    traffic: Traffic,
+    groups: list[IntArray],
+    sizes: FloatArray,
+    op: str,
+    algorithm: str,
+    dims: tuple[int, ...] | None,
+) -> dict[str, FloatArray]:
+    """Add one family per number of ranks (and dims); returns the sizes of each family's groups."""
+    alike: dict[tuple[str, int, tuple[int, ...] | None], list[int]] = {}
+    for index, group in enumerate(groups):
+        hosts = len(np.unique(traffic.router.endpoint_host[group]))
+        name = choose(op, float(sizes[index]), len(group), hosts) if algorithm == "auto" else algorithm
+        extents = dims
+        if dims is None and name in ("hierarchical", "torus2d", "tree") and op not in _ROOTED:
+            extents = traffic.host_dims(group)
+        alike.setdefault((name, len(group), extents), []).append(index)
+    family_sizes: dict[str, FloatArray] = {}
+    for (name, size, extents), mine in alike.items():
+        phases = plan(op, name, size, dims=extents)
+        family = f"{op}_{name}_{len(family_sizes)}"
+        # Roots stay where they are; other ranks are arranged as the library would.
+        order = "" if op in _ROOTED or name == "direct" else name
+        traffic.request(
+            family, np.stack([groups[i] for i in mine]), phases, algorithm=order, asymmetric=op == "send",
+            marks=sizes[mine],
+        )  # fmt: skip
+        family_sizes[family] = sizes[mine]
+    return family_sizes
+
+
+def _emit(
+    emitter: TransferEmitter, family_sizes: dict[str, FloatArray], op: str, chunks: int, repeat: int
+) -> None:
+    """One device row per class of ranks; every class of groups on streams of its own."""
+    traffic = emitter.traffic
+    parts = traffic.classes
+    for index, (endpoint, count) in enumerate(zip(parts.representatives, parts.multiplicity, strict=True)):
+        name = f"rank{endpoint}" if endpoint < traffic.network.num_devices else f"memory{endpoint}"
+        emitter.device_row[index] = emitter.builder.device(name, int(endpoint), multiplicity=int(count))
+    done: dict[int, list[Edge]] = {index: [] for index in emitter.device_row}
+    for family, sizes in family_sizes.items():
+        table = emitter.family_classes[family]
+        for group, representative in enumerate(table.representative):
+            first = emitter.builder.num_tasks
+            ends = emitter.phases(
+                family,
+                group,
+                float(sizes[representative]),
+                op,
+                Cause.OTHER,
+                [],
+                f"{family}.{group}",
+                chunks,
+                0.0,
+                {},
+            )
+            if repeat > 1:
+                starts = range(first, min(first + chunks, emitter.builder.num_tasks))
+                for start, end in itertools.product(starts, ends):
+                    emitter.builder.edge(start, source(end), 1)
+            for member in table.members[group]:
+                done[member] += ends
+    for index, ends in done.items():
+        emitter.builder.control("end", device=emitter.device_row[index], after=ends, boundary=True)
