@@ -103,8 +103,26 @@ def fill_memory(result: Result, metadata: dict[str, Any]) -> None:
         result.status, result.missing_bytes = "infeasible", missing
         result.message = (
             f"needs {totals[worst] / 1e9:.2f} GB per device{where}; it has {float(capacity) / 1e9:.2f} GB: "
-            f"{missing / 1e9:.2f} GB missing"
+            f"{missing / 1e9:.2f} GB missing. {_memory_hint(stages[worst], result)}"
         )
+
+
+def _memory_hint(stage: dict[str, float], result: Result) -> str:
+    """What takes most of the memory, and the first thing to try against it."""
+    largest = max(stage, key=lambda component: stage[component])
+    strategy = result.strategy or {}
+    if largest in ("activations", "logits", "buffers"):
+        if (strategy.get("micro_batch_size") or 2) > 1:
+            remedy = "a smaller strategy.micro_batch_size"
+        else:
+            remedy = (
+                "strategy.recompute=full" if strategy.get("recompute") != "full" else "a larger strategy.tp"
+            )
+    elif str(strategy.get("state")).startswith("zero"):
+        remedy = "more devices, or a larger strategy.tp or strategy.pp"
+    else:
+        remedy = "strategy.state=zero1, or a larger strategy.tp or strategy.pp"
+    return f"Most are {largest} ({stage[largest] / 1e9:.2f} GB): try {remedy}"
 
 
 def fill_run(result: Result, graph: ExecutionGraph, run: RunRecord) -> None:
