@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sim.cli.output import MISSING, console, emit_json, escape, grid, note, number, percent, seconds, size
+from sim.errors import InputError
 
 command = typer.Typer(
     help="Read real traces: Kineto, execution traces, Chakra, Nsight, XPlane, timelines, AICB, SimAI, GOAL.",
@@ -84,6 +85,52 @@ def replay_command(
         emit_json({**result.to_json(), "breakdown": parts, "critical_path": path})
     else:
         _print_replay(result, parts, path)
+    return 0
+
+
+@command.command("import")
+def import_command(
+    files: Files,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="WORKLOAD.yaml", help="The workload file.")
+    ],
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples per step and rank; default: from the first operator.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the workload; default: of the file.")] = "",
+    json: Json = False,
+) -> int:
+    """Make a workload of the model that a trace shows: shapes from recorded operators."""
+    from pathlib import Path
+
+    from sim.trace.read import read
+    from sim.trace.to_workload import to_workload, workload_data
+    from sim.yamlio import dumps
+
+    target = Path(output)
+    if target.suffix not in (".yaml", ".yml"):
+        raise InputError("-o", "end in .yaml", output)
+    with progress_bar() as progress:
+        found = read(files, host=True, progress=progress)
+    workload = to_workload(found, name=name or target.stem, batch=batch)
+    try:
+        target.write_text(dumps(workload_data(workload)))
+    except OSError as error:
+        raise InputError("-o", "be a place that can be written", f"{output} ({error.strerror})") from None
+    summary = {
+        "file": output,
+        "layers": len(workload.layers),
+        "parameters": workload.num_parameters,
+        "batch_per_device": workload.batch_per_device,
+        "dtype": workload.dtype,
+        "optimizer": workload.optimizer,
+    }
+    if json:
+        emit_json(summary)
+    else:
+        for key, value in summary.items():
+            text = number(value, 12) if isinstance(value, float) else str(value)
+            console().print(escape(f"{key.replace('_', ' ')}: {text}"))
     return 0
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from sim.timeline import Timeline
 from sim.trace.issues import Issues
+from sim.trace.operators import Operator
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -25,6 +26,21 @@ COMMUNICATION_NAME = re.compile(
     "nccl|rccl|msccl|cross_device_reduce|allreduce|all_reduce|allgather|reduce_scatter|all2all|alltoall|deep_ep",
     re.IGNORECASE,
 )
+
+
+OptimizerName = Literal["sgd", "momentum", "adam", "adamw", "adagrad"]
+#: Optimisers by the class name in PyTorch's annotations; SGD almost always runs with momentum.
+OPTIMIZERS: dict[str, OptimizerName] = {
+    "SGD": "momentum",
+    "Adam": "adam",
+    "AdamW": "adamw",
+    "Adagrad": "adagrad",
+}
+
+
+def optimizer_of(annotation: str) -> OptimizerName | None:
+    """Optimiser of an annotation such as ``Optimizer.step#SGD.step``."""
+    return OPTIMIZERS.get(annotation.rsplit("#", 1)[-1].removesuffix(".step"))
 
 
 @dataclass(frozen=True)
@@ -162,6 +178,8 @@ class RankTrace:
     categories: dict[str, int] = field(default_factory=dict)
     correlation: IntArray | None = None
     job: JobTable | None = None
+    operators: tuple[Operator, ...] = ()
+    optimizer: OptimizerName | None = None
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def _json(member: Member, issues: Issues, *, host: bool) -> tuple[str, list[Rank
     """JSON: the key of its long array says what it is; a bare array is a list of trace events."""
     stream = JsonStream(member.stream, member.label, issues, _ARRAYS)
     if stream.key == "nodes":
-        return "pytorch-et", pytorch_et.read(stream, member.label, issues)
+        return "pytorch-et", pytorch_et.read(stream, member.label, issues, host=host)
     if stream.key == "workload_graph":
         nodes = chakra.read_json(stream, member.label, issues)
         world = stream.header.get("ngpus")

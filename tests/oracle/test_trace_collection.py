@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError
+from sim.models.compute import model_flops
 from sim.trace.info import trace_info
 from sim.trace.read import read
 from sim.trace.replay import replay, straggler_slowdowns
 from sim.trace.to_graph import operations_of
+from sim.trace.to_workload import to_workload
 
 ROOT = Path(os.environ.get("CLUSTERLOOM_TRACES", Path(__file__).parents[3] / "shared" / "data" / "traces"))
 INDEX = ROOT / "INDEX.md"
@@ -104,3 +106,23 @@ def test_dlrm_on_8_gpus() -> None:
     assert result.worst_error < 0.005
     work = sum(k["work_s"] for k in result.kinds if k["type"].startswith("all_"))
     assert work / 8 == pytest.approx(0.2e-3, abs=0.05e-3)  # fastest rank of each of the 8 collectives
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "forward_macs"),
+    [
+        # torchvision's ResNet-50 and GPT-2 large; parameters as published.
+        ("param/1.1.0-chakra.0.0.4__resnet_2gpu_et.json.gz", 25_557_032, 4.09e9),
+        (
+            "kineto/samples__resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz",
+            25_557_032,
+            4.09e9,
+        ),
+        ("param/hf_GPT2_et.json.tar.gz", 774_030_080, None),
+    ],
+)
+def test_imported_models(name: str, parameters: int, forward_macs: float | None) -> None:
+    workload = to_workload(read([ROOT / name], host=True), name="imported")
+    assert workload.num_parameters == parameters
+    if forward_macs is not None:
+        assert model_flops(workload) / 2 == pytest.approx(forward_macs, rel=0.001)

@@ -9,7 +9,8 @@ from typing import Any
 
 from sim.errors import InputError
 from sim.trace.issues import Issues
-from sim.trace.model import COMPUTE, MEMORY, RankTrace, Step
+from sim.trace.model import COMPUTE, MEMORY, OptimizerName, RankTrace, Step, optimizer_of
+from sim.trace.operators import KNOWN, Operator, element_word, shapes
 from sim.trace.readers.columns import Clock, Columns, Names, integer
 from sim.trace.readers.comm_metadata import CommRecord, from_annotation, from_named, from_positional
 from sim.trace.readers.json_stream import JsonStream
@@ -67,6 +68,8 @@ class ChromeEvents:
         self.open: dict[tuple[Any, Any, Any], list[tuple[float, Any]]] = {}
         self.open_last: dict[tuple[Any, Any], list[Any]] = {}
         self.thread_names: dict[tuple[str, str], str] = {}
+        self.operators: list[tuple[int, float, float, Operator | None]] = []
+        self.optimizer: OptimizerName | None = None
         self.num_events = 0
         self.kineto = False
 
@@ -180,7 +183,13 @@ class ChromeEvents:
                 self._record(from_annotation(name.split(":", 1)[1], args)),
                 1,
             )
+        if self.host and name in KNOWN and "Input Dims" in args:
+            found = Operator(name, shapes(args["Input Dims"]), None, element_word(args.get("Input type")))
+            self.operators.append((thread, start, start + duration, found))
         if self.host:
+            if name.startswith("Optimizer."):
+                self.operators.append((thread, start, start + duration, None))
+                self.optimizer = self.optimizer or optimizer_of(name)
             sequence = integer(args.get("Sequence number"))
             self.operator.add(start, duration, self.names(name), thread, external, sequence)
 

@@ -13,12 +13,15 @@ from typing import Any
 from sim.trace.issues import Issues
 from sim.trace.model import (
     Collective,
+    OptimizerName,
     ProcessGroup,
     RankTrace,
     Step,
     empty_timeline,
+    optimizer_of,
     rank_from_name,
 )
+from sim.trace.operators import KNOWN, Operator, element_word, shapes, storages
 from sim.trace.readers.columns import integer
 from sim.trace.readers.comm_metadata import CommRecord, from_named, from_positional, parse_groups, tuple_bytes
 from sim.trace.readers.json_stream import JsonStream
@@ -26,8 +29,8 @@ from sim.trace.readers.json_stream import JsonStream
 _NAN = float("nan")
 
 
-def read(stream: JsonStream, label: str, issues: Issues) -> list[RankTrace]:
-    """Read one rank's execution trace."""
+def read(stream: JsonStream, label: str, issues: Issues, *, host: bool = False) -> list[RankTrace]:
+    """Read one rank's execution trace; with ``host`` the operators of its forward pass too."""
     rank = RankTrace(label=label, format="pytorch-et", timeline=empty_timeline(), issues=issues)
     records: list[tuple[CommRecord, float, float]] = []
     steps: list[Step] = []
@@ -35,6 +38,7 @@ def read(stream: JsonStream, label: str, issues: Issues) -> list[RankTrace]:
     ids: set[int] = set()
     parents: list[int] = []
     timed = 0
+    tree = _Tree() if host else None
     for block in stream.blocks():
         for node in block:
             rank.num_events += 1
@@ -48,6 +52,8 @@ def read(stream: JsonStream, label: str, issues: Issues) -> list[RankTrace]:
             name = node.get("name")
             if not isinstance(name, str):
                 continue
+            if tree is not None:
+                tree.add(node, name)
             if name == "record_param_comms":
                 record = _record(node)
                 if record is not None:
@@ -58,6 +64,8 @@ def read(stream: JsonStream, label: str, issues: Issues) -> list[RankTrace]:
                 config.extend(_group_config(node))
     issues.add("dependency_missing", sum(p >= 0 and p not in ids and p != 0 for p in parents))
     _finish(rank, records, steps, config, timed, stream.header)
+    if tree is not None:
+        rank.operators, rank.optimizer = tree.forward(), tree.optimizer
     return [rank]
 
 
@@ -160,3 +168,51 @@ def _groups(records: list[tuple[CommRecord, float, float]], config: list[Any]) -
                 record.group, record.description, "", record.group_ranks, record.group_size
             )
     return tuple(groups.values())
+
+
+class _Tree:
+    """Which operators ran in the forward pass of one step, outermost known ones only."""
+
+    def __init__(self) -> None:
+        self.parent: dict[int, int] = {}
+        self.known: dict[int, Operator] = {}
+        self.backward: set[int] = set()
+        self.steps: list[int] = []
+        self.optimizer: OptimizerName | None = None
+
+    def add(self, node: dict[str, Any], name: str) -> None:
+        """Remember a node."""
+        number = integer(node.get("id"))
+        self.parent[number] = integer(node.get("ctrl_deps", node.get("parent")))
+        if name.startswith("ProfilerStep"):
+            self.steps.append(number)
+        elif name.startswith(("autograd::engine", "Optimizer.")):
+            self.backward.add(number)
+            self.optimizer = self.optimizer or optimizer_of(name)
+        elif name in KNOWN:
+            values, given, types = _inputs(node, "inputs")
+            _, produced, _ = _inputs(node, "outputs")
+            output = next((s for s in shapes(produced) if s), None)
+            self.known[number] = Operator(name, shapes(given), output, element_word(types), storages(values))
+
+    def forward(self) -> tuple[Operator, ...]:
+        """Operators in order of their ids, which are given when they start."""
+        # The first step often differs from the rest; some traces leave the later ones empty.
+        steps: list[int | None] = [*sorted(self.steps)]
+        for step in [*steps[1:], *steps[:1]] or [None]:
+            found = tuple(self.known[number] for number in sorted(self.known) if self._counts(number, step))
+            if found:
+                return found
+        return ()
+
+    def _counts(self, number: int, step: int | None) -> bool:
+        inside = step is None
+        for _ in range(200):
+            above = self.parent.get(number, -1)
+            if above == number or above not in self.parent:
+                return inside
+            if above in self.known or above in self.backward:
+                return False
+            inside = inside or above == step
+            number = above
+        return False
