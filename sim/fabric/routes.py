@@ -184,8 +184,9 @@ def drop_held_back(graph: HostGraph, tables: IntArray, rate: FloatArray, capacit
         used[way, table[rows, columns]] = True
         if way:  # leaving: from a point to a NIC; arriving: from a NIC to a point
             nic = np.divmod(rows, graph.num_points)[2 - way] - graph.num_devices - 1
-            pairs = np.unique(table[rows, columns] * graph.num_nics + nic)
-            np.add.at(demand[way - 1], pairs // graph.num_nics, rate[way - 1, pairs % graph.num_nics])
+            feeds = np.zeros((len(capacity), graph.num_nics), bool)
+            feeds[table[rows, columns], nic] = True
+            demand[way - 1] = feeds @ rate[way - 1]
     one_way = used[1:] & ~used[0] & ~used[:0:-1]
     held_back = (one_way & (demand <= capacity * (1 + 1e-12))).any(0)
     tables[held_back[tables] & (tables >= 0)] = -1

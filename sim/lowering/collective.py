@@ -16,6 +16,7 @@ from sim.fabric.network import Network
 from sim.graph.builder import Edge, source
 from sim.graph.collector import collector_off
 from sim.graph.execution import Cause, ExecutionGraph
+from sim.lowering.arrays import distinct
 from sim.lowering.traffic import Traffic, step_latency
 from sim.lowering.transfers import TransferEmitter
 from sim.models.collectives import choose, plan
@@ -94,7 +95,7 @@ def lower_collective(
         step_latency=step_latency(calibration, library),
     )
     family_sizes = _request(traffic, groups, sizes, op, algorithm, dims)
-    members = np.unique(np.concatenate(groups))
+    members = distinct(np.concatenate(groups))
     service = cluster.fabric.link_service
     traffic.classify(_keys(network, members), fold=fold and service == "fair")
     emitter = TransferEmitter(traffic)
@@ -122,7 +123,7 @@ def _groups(network: Network, ranks: Ranks) -> list[IntArray]:
     for group in groups:
         if group.ndim != 1 or not len(group):
             raise InputError("collective.ranks", "have at least one rank in every group", group.tolist())
-        if group.min() < 0 or group.max() >= count or len(np.unique(group)) < len(group):
+        if group.min() < 0 or group.max() >= count or len(distinct(group)) < len(group):
             raise InputError("collective.ranks", f"differ and be from 0 to {count - 1}", group.tolist()[:8])
     return groups
 
@@ -162,7 +163,7 @@ def _request(
     """Add one family per number of ranks (and dims); returns the sizes of each family's groups."""
     alike: dict[tuple[str, int, tuple[int, ...] | None], list[int]] = {}
     for index, group in enumerate(groups):
-        hosts = len(np.unique(traffic.router.endpoint_host[group]))
+        hosts = len(distinct(traffic.router.endpoint_host[group]))
         name = choose(op, float(sizes[index]), len(group), hosts) if algorithm == "auto" else algorithm
         extents = dims
         if dims is None and name in ("hierarchical", "torus2d", "tree") and op not in _ROOTED:

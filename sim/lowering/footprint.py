@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from sim.lowering.arrays import distinct
 from sim.lowering.plan import Plan, make_plan
 from sim.models.memory import stage_memory
 from sim.spec import Scenario
@@ -22,7 +21,7 @@ def memory_by_stage(scenario: Scenario) -> list[dict[str, float]]:
 
 def memory_capacity(plan: Plan) -> float:
     """Memory in bytes of the smallest device that carries a rank."""
-    kinds = np.unique(plan.network.device_type[: plan.layout.num_ranks])
+    kinds = distinct(plan.network.device_type[: plan.layout.num_ranks])
     return min(plan.cluster.device_types[int(kind)].memory_bytes for kind in kinds)
 
 

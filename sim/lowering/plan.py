@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.fabric.network import Network
+from sim.lowering.arrays import distinct
 from sim.lowering.buckets import Bucket, make_buckets
 from sim.lowering.layout import Layout
 from sim.lowering.stages import split_layers
@@ -86,7 +87,7 @@ class Plan(Traffic):
         """Ranks that share gradients, and the hosts they live on."""
         if expert not in self._spans:
             ranks = self.gradient_groups(expert=expert)[0]
-            self._spans[expert] = len(ranks), len(np.unique(self.router.endpoint_host[ranks]))
+            self._spans[expert] = len(ranks), len(distinct(self.router.endpoint_host[ranks]))
         return self._spans[expert]
 
     @property
@@ -221,6 +222,6 @@ def _server_endpoints(network: Network, layout: Layout, servers: int, *, dedicat
     if dedicated:
         hosts = np.arange(network.num_hosts, network.num_hosts + servers)
     else:
-        used = np.unique(network.device_host[np.arange(layout.num_ranks)])
+        used = distinct(network.device_host[np.arange(layout.num_ranks)])
         hosts = used[np.arange(servers) * len(used) // servers] if servers <= len(used) else used
     return network.num_devices + hosts
