@@ -140,6 +140,20 @@ def test_damaged_chakra(at: int, insert: bytes, remove: int) -> None:
     _info(CHAKRA[:at] + insert + CHAKRA[at + remove :], "job.0.et")
 
 
+XPLANE = bytes.fromhex("0a2312082f6465766963653a1a0c12015322080805100318022205080512010a2a00")
+
+
+@given(st.integers(0, len(XPLANE)), st.binary(max_size=6), st.integers(0, 6))
+def test_damaged_xplane(at: int, insert: bytes, remove: int) -> None:
+    _info(XPLANE[:at] + insert + XPLANE[at + remove :], "x.xplane.pb")
+
+
+@given(st.binary(max_size=60))
+def test_any_message(data: bytes) -> None:
+    header = bytes.fromhex("070a05302e302e34")
+    _info(header + bytes([len(data)]) + data, "job.0.et")
+
+
 NODES = st.fixed_dictionaries(
     {},
     optional={

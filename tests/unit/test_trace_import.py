@@ -17,7 +17,7 @@ from tests.trace_samples import BASE_TS, kernel, kineto, operator, step, two_str
 
 
 def kineto_model() -> dict[str, Any]:
-    """Convolution 3 -> 8 (3x3, stride 2), batch norm, relu, linear 2048 -> 10, on 4 images of 32 x 32; twice."""
+    """Convolution 3 -> 8 (3x3, stride 2), batch norm, relu, linear 2048 -> 10; 4 images of 32 x 32; twice."""
     events: list[Any] = []
     for number in (1, 2):
         t = BASE_TS + 1000 * number

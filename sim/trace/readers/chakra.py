@@ -80,6 +80,8 @@ def decode_node(data: memoryview) -> Node:
     """One ``Node`` message."""
     node = Node()
     for number, kind, value in wire.fields(data):
+        if number in (1, 3, 6, 7) and kind != wire.VARINT:
+            raise wire.WireError("a number field holds something else")
         if number == 1:
             node.id = value
         elif number == 2:

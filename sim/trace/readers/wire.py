@@ -32,6 +32,8 @@ def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 def fields(data: memoryview) -> Iterator[tuple[int, int, Any]]:
     """(field number, wire type, value) in order; lengths as memoryviews, numbers unsigned."""
+    if not isinstance(data, memoryview):
+        raise WireError("a message field holds a number")
     at, end = 0, len(data)
     while at < end:
         tag, at = varint(data, at)
@@ -87,6 +89,8 @@ def numbers(value: Any, wire: int) -> list[int]:
 
 def text(value: Any) -> str:
     """A string field; bytes that are no UTF-8 are replaced."""
+    if not isinstance(value, memoryview):  # bytes(number) would be that many zeros
+        raise WireError("a text field holds a number")
     return bytes(value).decode("utf-8", "replace")
 
 
