@@ -67,7 +67,8 @@ class ParameterSpec:
     Attributes
     ----------
     part : str
-        What it belongs to: ``library``, ``interior`` (links in a host) or ``transport`` (between hosts).
+        What it mostly depends on: ``interior`` (device and links in a host; the launch of a kernel goes with
+        the age of the machine) or ``transport`` (between hosts).
     guess : float
         First guess: seconds for a latency, a fraction otherwise.
     spread : float
@@ -87,7 +88,7 @@ class ParameterSpec:
 
 _TUNING = "NCCL 2.x, src/graph/tuning.cc"
 PARAMETERS: dict[str, ParameterSpec] = {
-    "launch_latency": ParameterSpec("library", 8e-6, 0.7, 1e-3, "CUDA kernel launch and " + _TUNING),
+    "launch_latency": ParameterSpec("interior", 8e-6, 0.7, 1e-3, "CUDA kernel launch and " + _TUNING),
     "startup_simple_latency": ParameterSpec("interior", 6e-6, 0.7, 1e-3, _TUNING),
     "step_ll_latency": ParameterSpec("interior", 0.7e-6, 0.5, 1e-3, _TUNING),
     "step_ll128_latency": ParameterSpec("interior", 1.2e-6, 0.5, 1e-3, _TUNING),
@@ -112,7 +113,7 @@ PARAMETERS: dict[str, ParameterSpec] = {
 }
 NAMES = tuple(PARAMETERS)
 
-Parameters = Mapping[str, float]
+Parameters = Mapping[str, float] | Mapping[str, FloatArray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +167,10 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Variants:
-    """Time of every (algorithm, protocol) of a problem, float[v, m] in seconds; infinite where impossible."""
+    """Time of every (algorithm, protocol) of a problem, float[v, m] in seconds; infinite where impossible.
+
+    With k sets of parameters there is one more axis, float[v, k, m].
+    """
 
     names: tuple[tuple[str, str], ...]
     seconds: FloatArray
@@ -197,7 +201,7 @@ def variants(problem: Problem, parameters: Parameters) -> Variants:
     problem : Problem
         Collectives.
     parameters : mapping
-        A value for each of :data:`NAMES`.
+        A value for each of :data:`NAMES`, or a column float[k, 1] for k sets of values at once.
     """
     names, rows = [], []
     for algorithm in problem.steps:
@@ -212,11 +216,11 @@ def variants(problem: Problem, parameters: Parameters) -> Variants:
 def _time(problem: Problem, p: Parameters, algorithm: str, protocol: str) -> FloatArray:
     local_steps, network_steps = problem.steps[algorithm].T
     local, slot, network = problem.inverse[algorithm].T
-    fixed = p["launch_latency"] + np.where(problem.remote, p["network_launch_latency"], 0.0)
+    fixed: FloatArray = p["launch_latency"] + np.where(problem.remote, p["network_launch_latency"], 0.0)
     hops = network_steps * p[f"hop_{protocol}_latency"]
     local_ratio = {"ll": p["ll_ratio"], "ll128": p["ll128_ratio"], "simple": 1.0}[protocol]
     network_ratio = {"ll": p["network_ll_ratio"], "ll128": p["ll128_ratio"], "simple": 1.0}[protocol]
-    efficiency: float = p["simple_efficiency"]
+    efficiency: float | FloatArray = p["simple_efficiency"]
     tree = p["tree_efficiency"] if algorithm == "tree" else 1.0
     if algorithm == "direct":
         efficiency = p["exchange_efficiency"]
@@ -229,9 +233,7 @@ def _time(problem: Problem, p: Parameters, algorithm: str, protocol: str) -> Flo
         fixed = fixed + (p["startup_simple_latency"] if protocol == "simple" else 0.0)
     reached = efficiency * local_ratio * tree * np.where(problem.pair, p["pair_efficiency"], 1.0)
     reach = p["network_efficiency"] * network_ratio * tree
-    drain = problem.size * np.maximum(
-        np.maximum(local / reached, network / reach), slot / _SLOT_EFFICIENCY
-    )
+    drain = problem.size * np.maximum(np.maximum(local / reached, network / reach), slot / _SLOT_EFFICIENCY)
     seconds = fixed + drain
     if protocol == "simple":
         ramp = np.where(problem.remote, p["network_ramp_ratio"], p["ramp_ratio"])

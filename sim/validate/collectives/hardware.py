@@ -27,7 +27,7 @@ class Interior:
     kind : str
         ``nvswitch``, ``mesh`` (every pair of devices), ``cube`` (DGX-1), ``pairs`` (bridges), ``pcie``.
     name : str
-        Generation, part of calibration keys: ``nvlink3``, ``xgmi3``, ``pcie4`` ...
+        Generation, part of calibration keys: ``nvlink3``, ``bridge3``, ``xgmi3`` ...
     bandwidth : float
         Bytes/s a device can send over them, all links of the device together, one direction.
     """
@@ -161,7 +161,7 @@ def _interior(text: str, usual: Interior) -> Interior:
     stated = _BIDIRECTIONAL.search(text)
     bandwidth = float(stated[1]) * 1e9 / 2 if stated else usual.bandwidth
     if "pairs" in low or "bridge" in low:
-        return Interior("pairs", "nvlink3", bandwidth if stated else 300e9)
+        return Interior("pairs", "bridge3", bandwidth if stated else 300e9)
     if "pcie" in low and "nvlink" not in low:
         number = int(generation[2]) if generation and generation[1] == "pcie" else 4
         return Interior("pcie", f"pcie{number}", _PCIE.get(number, _PCIE[4]))

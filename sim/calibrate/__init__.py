@@ -1,0 +1,1 @@
+"""Fitting calibrations to measurements."""

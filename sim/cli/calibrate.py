@@ -1,0 +1,151 @@
+"""``clusterloom calibrate``: fit a calibration to measurements, with intervals and held-out error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sim.cli.output import console, emit_json, grid, note, number, percent, seconds
+from sim.errors import InputError
+
+if TYPE_CHECKING:
+    from sim.spec.calibration import Calibration, Parameter
+
+command = typer.Typer(
+    help="Fit a calibration to measurements.",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@command.callback(invoke_without_command=True)
+def _group(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@command.command("collectives")
+def collectives(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="CSV tables or nccl-tests logs.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="YAML file to write.")],
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="COLUMN=VALUE a log does not say: hardware, nodes, inter_network ...; may repeat."
+        ),
+    ] = None,
+    pooled: Annotated[
+        bool, typer.Option(help="Keep only what holds for kinds of systems, nothing of single systems.")
+    ] = False,
+    scratch: Annotated[bool, typer.Option(help="Do not start from the shipped calibration.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Fit launch and step latencies, efficiencies and protocols of a collective library."""
+    from sim.calibrate.collectives import fit, population_of, usable
+    from sim.catalog import default_catalog
+    from sim.validate.collectives.board import Board, predictions
+    from sim.validate.collectives.load import load_rows
+    from sim.yamlio import dumps
+
+    rows = load_rows(files, _columns(given or []))
+    good = usable(rows)
+    if not good:
+        reasons = sorted({row.message for row in rows if row.message}) or ["no row has a time"]
+        raise InputError(
+            "FILE", "have rows of known hardware", "; ".join(reasons), hint="Use --set hardware=H100."
+        )
+    start = None if scratch else population_of(default_catalog().calibration("collectives"))
+    fitted = fit(rows, start)
+    names = ", ".join(Path(file).name for file in files)
+    calibration = fitted.calibration(Path(output).stem, f"fitted on {names}", systems=not pooled)
+    Path(output).write_text(dumps(calibration_data(calibration)), encoding="utf-8")
+    board = Board.of(predictions(rows, calibration))
+    held_out = fitted.held_out
+    if json:
+        emit_json(
+            {
+                "parameters": [_record(*entry) for entry in _parameters(calibration)],
+                "held_out": held_out,
+                "fit": board.to_dict(),
+                "output": output,
+            }
+        )
+    else:
+        _print(calibration, held_out, board.skipped)
+    note(f"wrote {output}")
+    return 0
+
+
+def _columns(given: list[str]) -> dict[str, str]:
+    columns = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not equals or not name.strip():
+            raise InputError("--set", "be COLUMN=VALUE", repr(item), hint="Example: --set hardware=H100-SXM.")
+        columns[name.strip()] = value.strip()
+    return columns
+
+
+def calibration_data(calibration: Calibration) -> dict[str, Any]:
+    """A calibration as YAML data: latencies in microseconds, the rest as plain numbers."""
+    data: dict[str, Any] = {
+        "schema": 1, "name": calibration.name, "description": calibration.description,
+        "source": calibration.source,
+    }  # fmt: skip
+    for section in ("link", "library"):
+        table: dict[str, dict[str, Parameter]] = getattr(calibration, section)
+        data[section] = {
+            key: {name: _entry(name, parameter) for name, parameter in sorted(entries.items())}
+            for key, entries in sorted(table.items())
+        }
+    return data
+
+
+def _entry(name: str, parameter: Parameter) -> dict[str, Any]:
+    def written(value: float) -> Any:
+        return f"{value * 1e6:.4g}us" if name.endswith("latency") else float(f"{value:.4g}")
+
+    entry: dict[str, Any] = {"value": written(parameter.value)}
+    if parameter.low is not None and parameter.high is not None:
+        entry |= {"low": written(parameter.low), "high": written(parameter.high)}
+    return entry | {"n": parameter.n, "source": parameter.source}
+
+
+def _parameters(calibration: Calibration) -> list[tuple[str, str, Parameter]]:
+    return [
+        (f"{section}/{key}", name, parameter)
+        for section in ("link", "library")
+        for key, entries in sorted(getattr(calibration, section).items())
+        for name, parameter in sorted(entries.items())
+    ]
+
+
+def _record(key: str, name: str, parameter: Parameter) -> dict[str, Any]:
+    return {
+        "key": key, "name": name, "value": parameter.value, "low": parameter.at("low"),
+        "high": parameter.at("high"), "n": parameter.n,
+    }  # fmt: skip
+
+
+def _print(calibration: Calibration, held_out: dict[str, float], skipped: dict[str, int]) -> None:
+    screen = console()
+    columns = [
+        ("key", "left"),
+        ("parameter", "left"),
+        ("value", "right"),
+        ("80 % interval", "right"),
+        ("n", "right"),
+    ]
+    cells = []
+    for key, name, parameter in _parameters(calibration):
+        show = seconds if name.endswith("latency") else number
+        interval = f"{show(parameter.at('low'))} .. {show(parameter.at('high'))}"
+        cells.append((key, name, show(parameter.value), interval, str(parameter.n)))
+    screen.print(grid(columns, cells, title="Parameters"))
+    if held_out:
+        rows = [(system, percent(error)) for system, error in held_out.items()]
+        screen.print(grid([("system", "left"), ("mean error on left-out sizes", "right")], rows))
+    for reason, count in skipped.items():
+        note(f"{count} rows not used: {reason}")

@@ -1,0 +1,91 @@
+"""Measured collectives from files: tables like ``measurements/collectives.csv``, nccl-tests logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from sim.catalog import default_catalog
+from sim.errors import InputError
+from sim.trace.readers.nccl_tests import read_nccl_tests
+from sim.validate.collectives.rows import Row, read_rows
+
+
+def published() -> Path:
+    """The measurements that come with the package."""
+    return default_catalog().data_file("measurements/collectives.csv")
+
+
+def load_rows(files: Sequence[str | Path], given: Mapping[str, str] | None = None) -> list[Row]:
+    """Rows of CSV files and nccl-tests logs, in order.
+
+    Parameters
+    ----------
+    files : sequence of path
+    given : mapping, optional
+        Columns that the caller knows (``hardware``, ``nodes``, ``inter_network``, ``collective`` ...); they
+        take precedence over what a log says.
+
+    Raises
+    ------
+    InputError
+        If a file does not exist, is no text, or has no row.
+    """
+    rows: list[Row] = []
+    for file in files:
+        rows += read_rows(load_table(Path(file), given))
+    return rows
+
+
+def load_table(path: Path, given: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """One file as a table."""
+    if not path.is_file():
+        raise InputError("FILE", "be an existing CSV or nccl-tests log", str(path))
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="strict")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            "FILE", "be text", f"a byte that is not UTF-8 at {error.start}", where=str(path)
+        ) from error
+    table = _csv(path) if "message_bytes" in text.partition("\n")[0] else _log(path, text)
+    for column, value in (given or {}).items():
+        table[column] = value
+    return table
+
+
+def _csv(path: Path) -> pd.DataFrame:
+    try:
+        return pd.read_csv(path, dtype={"id": str, "library_version": str}, encoding="utf-8-sig")
+    except (pd.errors.ParserError, ValueError) as error:
+        raise InputError("FILE", "be a CSV table", str(error).strip(), where=str(path)) from error
+
+
+def _log(path: Path, text: str) -> pd.DataFrame:
+    log = read_nccl_tests(text.splitlines())
+    if not log.rows:
+        raise InputError(
+            "FILE", "have the column message_bytes, or be a log of nccl-tests with rows", where=str(path)
+        )
+    return pd.DataFrame(
+        {
+            "id": f"{path.name}:{number}",
+            "source": path.name,
+            "system": path.stem,
+            "hardware": log.device,
+            "gpus": log.num_ranks or None,
+            "nodes": log.num_hosts or None,
+            "intra_link": "",
+            "inter_network": log.network,
+            "library_version": log.version,
+            "collective": log.collective,
+            "message_bytes": row.size_bytes,
+            "dtype": row.dtype,
+            "in_place": float(row.in_place),
+            "time_us": row.time_s * 1e6,
+            "algbw_GBs": row.algorithm_bandwidth,
+            "busbw_GBs": row.bus_bandwidth,
+        }
+        for number, row in enumerate(log.rows, 1)
+    )

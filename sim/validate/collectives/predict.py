@@ -1,0 +1,132 @@
+"""Predicted time of measured collectives under a calibration, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.lowering.collective_paths import collective_paths
+from sim.models.library import NAMES, PARAMETERS, Path, Problem, variants
+from sim.spec.calibration import Calibration
+from sim.validate.collectives.rows import Case, Row, Setting
+
+FloatArray = npt.NDArray[np.float64]
+
+# Below the first limit latency rules, above the last bandwidth does; errors differ accordingly.
+ERROR_BANDS = (("error_small", 64 * 1024), ("error_medium", 4 << 20), ("error_large", float("inf")))
+_USUAL_ERROR = 0.35  # half-width of the 80 % interval of log(time) where the calibration says nothing
+
+
+def setting_key(setting: Setting) -> str:
+    """Key of a setting in the ``library`` section of a calibration."""
+    links = setting.interior + (f"+{setting.transport}" if setting.transport else "")
+    return "-".join(part for part in (setting.library, setting.family, setting.dtype, links) if part)
+
+
+@lru_cache(maxsize=4096)
+def _paths(cluster_key: str, operation: str, in_switch: bool, case: Case) -> tuple[Path, ...]:
+    return collective_paths(case.cluster, operation, in_switch=in_switch)
+
+
+def paths_of(case: Case) -> tuple[Path, ...]:
+    """Algorithms and loads of a case; cached."""
+    reduces = (
+        case.setting.interior in ("nvlink4", "nvlink5") and "nvswitch" in case.cluster.host_types[0].name
+    )
+    return _paths(case.cluster.name, case.operation, reduces, case)
+
+
+def problem_of(cases: Sequence[Case], sizes: Sequence[float]) -> Problem:
+    """The library model's input for these cases and sizes."""
+    return Problem.of(
+        sizes,
+        [paths_of(case) for case in cases],
+        [case.setting.interior for case in cases],
+        [case.num_ranks for case in cases],
+        [case.cluster.size for case in cases],
+    )
+
+
+def scope_key(setting: Setting, system: str) -> str:
+    """Key of one system in one setting in the ``library`` section of a calibration."""
+    return f"{setting_key(setting)}@{system}"
+
+
+def parameters_of(calibration: Calibration, setting: Setting, system: str = "") -> dict[str, float]:
+    """Each parameter of the library model, from the most special place that has it.
+
+    First ``library/<library-version-dtype-links>@<system>``, which exists only where that very system was
+    calibrated; then the setting without the system; then ``link`` with the links in the host or the
+    transport; then the default of that section; then the first guess.
+    """
+    special = {
+        **calibration.library.get(setting_key(setting), {}),
+        **calibration.library.get(scope_key(setting, system), {}),
+    }
+    result = {}
+    for name in NAMES:
+        kind = setting.transport if PARAMETERS[name].part == "transport" else setting.interior
+        if name in special:
+            result[name] = special[name].value
+        elif calibration.has("link", kind, name):
+            result[name] = calibration.value("link", kind, name)
+        else:
+            result[name] = PARAMETERS[name].guess
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """Predictions of rows that have a case, in the order given; seconds.
+
+    Attributes
+    ----------
+    time, low, high : float[m]
+        Best guess and its 80 % interval.
+    variant : list of (str, str)
+        Algorithm and protocol the library is taken to run.
+    """
+
+    time: FloatArray
+    low: FloatArray
+    high: FloatArray
+    variant: list[tuple[str, str]]
+
+
+def predict(rows: Sequence[Row], calibration: Calibration) -> Predicted:
+    """Predict rows; every row must have a case."""
+    time, low, high = (np.empty(len(rows)) for _ in range(3))
+    chosen: list[tuple[str, str]] = [("", "")] * len(rows)
+    by_scope: dict[tuple[Setting, str], list[int]] = {}
+    for number, row in enumerate(rows):
+        assert row.case is not None
+        by_scope.setdefault((row.case.setting, row.system), []).append(number)
+    for (setting, system), numbers in by_scope.items():
+        cases = [case for number in numbers if (case := rows[number].case) is not None]
+        sizes = [rows[number].size_bytes for number in numbers]
+        found = variants(problem_of(cases, sizes), parameters_of(calibration, setting, system))
+        best = found.best()
+        width = error_width(calibration, scope_key(setting, system), np.array(sizes))
+        time[numbers], low[numbers], high[numbers] = best, best * np.exp(-width), best * np.exp(width)
+        for number, variant in zip(numbers, found.chosen(), strict=True):
+            chosen[number] = variant
+    return Predicted(time, low, high, chosen)
+
+
+def error_width(calibration: Calibration, key: str, sizes: FloatArray) -> FloatArray:
+    """Half-width of the 80 % interval of log(time) for each size, of a scope or of systems never seen."""
+    widths = [
+        calibration.value("library", key, name) if calibration.has("library", key, name) else _USUAL_ERROR
+        for name, _ in ERROR_BANDS
+    ]
+    limits = [limit for _, limit in ERROR_BANDS[:-1]]
+    return np.array(widths)[np.searchsorted(limits, sizes, side="right")]
+
+
+def spec_sheet_ring(case: Case, size_bytes: float) -> float:
+    """The baseline: a ring (or direct exchange) at the datasheet speed of the slowest link, no latency."""
+    return size_bytes * paths_of(case)[0].ideal
