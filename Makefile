@@ -30,9 +30,9 @@ unit: $(INSTALLED_TEST)
 test-slow: $(INSTALLED_TEST)
 	$(BIN)/pytest -n $(WORKERS) -m "slow or not slow"
 
-# Benchmarks print a table; run them on a quiet machine, one at a time.
+# One table of costs beside those of other simulators; run it on a quiet machine.
 bench: $(INSTALLED_TEST)
-	$(BIN)/pytest tests/perf -s -m "slow or not slow"
+	$(BIN)/python -m tests.perf.report
 
 # Generated reference pages, the outputs of the examples, and the notebooks that pair with scripts.
 docs: $(INSTALLED_TEST)
