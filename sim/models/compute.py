@@ -172,9 +172,11 @@ def _chain_cost(
     dims = kernels.scaled((micro_batch, float(tp), float(tp) if sequence_parallel else 1.0, float(ep)))
     times = kernel_times(kernels, dims, rates)
     seconds, counts = zip(*(_sum_phase(kernels, times, phase) for phase in range(3)), strict=True)
-    # The host launches kernels one by one: a layer cannot be faster than its launches.
+    # The host launches kernels, and collectives, one by one: a layer cannot be faster than its launches.
+    exchanges = np.array([float(layer.tensor_all_reduce and tp > 1) for layer in layers])
+    launched = (counts[FORWARD] + exchanges, counts[1] + exchanges, counts[2])
     forward, backward_input, backward_weight = (
-        np.maximum(time, count * rates.issue_time) for time, count in zip(seconds, counts, strict=True)
+        np.maximum(time, count * rates.issue_time) for time, count in zip(seconds, launched, strict=True)
     )
     selective = _to_layers(kernels, kernels.selective * _to_operations(kernels, times, FORWARD))
     flops = _to_layers(kernels, kernels.flops * micro_batch / _flop_division(kernels, dims, micro_batch))

@@ -37,7 +37,8 @@ class Kernel(NamedTuple):
     """One kernel: a batched product (m x k) by (k x n), or a memory pass over m elements.
 
     ``powers[d]`` are the exponents of (micro-batch, tp, tp under sequence parallelism, ep) of dimension d in
-    (m, n, k, batch). ``reuse`` scales the traffic of the two inputs and the output, in elements.
+    (m, n, k, batch). ``reuse`` scales the traffic of the two inputs and the output, in elements. A ``wide``
+    product stays in 16 bits when training in 8 or fewer.
     """
 
     phase: int
@@ -47,6 +48,7 @@ class Kernel(NamedTuple):
     reuse: tuple[float, float, float] = (1.0, 1.0, 1.0)
     align: tuple[float, float, float] = (1.0, 1.0, 1.0)
     winograd: bool = False
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Kernels:
         See :class:`Kernel`.
     winograd : bool[K]
         Convolutions for which the library may use Winograd or FFT: square kernels of 3 or more, stride 1.
+    wide : bool[K]
+        Products that stay in 16 bits.
     entry_layer, entry_op : int[E]
         Which unique operation each layer runs.
     selective : bool[U]
@@ -78,6 +82,7 @@ class Kernels:
     reuse: FloatArray
     align: FloatArray
     winograd: npt.NDArray[np.bool_]
+    wide: npt.NDArray[np.bool_]
     entry_layer: IntArray
     entry_op: IntArray
     selective: npt.NDArray[np.bool_]
@@ -115,7 +120,7 @@ def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
                 owner += [index[key]] * len(found)
             entries.append((position, index[key]))
     operations = [key[0] for key in index]
-    columns = list(zip(*kernels, strict=True)) if kernels else [()] * 7
+    columns = list(zip(*kernels, strict=True)) if kernels else [()] * 8
     table = np.array(entries, dtype=np.intp).reshape(-1, 2)
     return Kernels(
         owner=np.array(owner, dtype=np.intp),
@@ -126,6 +131,7 @@ def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
         reuse=np.array(columns[4], dtype=float).reshape(-1, 3),
         align=np.array(columns[5], dtype=float).reshape(-1, 3),
         winograd=np.array(columns[6], dtype=bool),
+        wide=np.array(columns[7], dtype=bool),
         entry_layer=table[:, 0],
         entry_op=table[:, 1],
         selective=np.array([isinstance(op, Attention) and not op.flash for op in operations], dtype=bool),
@@ -176,14 +182,12 @@ def _gemm(op: Gemm, num_experts: int, first: bool) -> Iterator[Kernel]:
         row_power, batch_power = _power(micro_batch=1, expert=1), _power(expert=-1)
     n_power = _power(tensor=-1) if op.split in ("column", "heads", "vocabulary") else NO_POWER
     k_power = _power(tensor=-1) if op.split == "row" else NO_POWER
-    yield Kernel(FORWARD, MATRIX, (rows, op.n, op.k, batch), (row_power, n_power, k_power, batch_power))
-    if not first:
-        yield Kernel(
-            BACKWARD_INPUT, MATRIX, (rows, op.k, op.n, batch), (row_power, k_power, n_power, batch_power)
-        )
-    yield Kernel(
-        BACKWARD_WEIGHT, MATRIX, (op.k, op.n, rows, batch), (k_power, n_power, row_power, batch_power)
-    )
+    n, k = (float(op.n), n_power), (float(op.k), k_power)
+    m, b = (float(rows), row_power), (float(batch), batch_power)
+    orders = [(FORWARD, (m, n, k, b)), (BACKWARD_INPUT, (m, k, n, b)), (BACKWARD_WEIGHT, (k, n, m, b))]
+    for phase, order in orders[:1] + orders[2:] if first else orders:
+        dims, powers = zip(*order, strict=True)
+        yield Kernel(phase, MATRIX, dims, powers, wide=op.split == "vocabulary")
 
 
 def _convolution(op: Convolution, first: bool) -> Iterator[Kernel]:

@@ -30,6 +30,8 @@ PARTIAL_SUM_BYTES = 8.0
 """A partial sum of a split k is written and read back in fp32."""
 FLASH_ROWS = 128
 """Query rows per thread block of fused attention."""
+CAST_BYTES = 4.0
+"""Moved to quantise one operand element to 8 or fewer bits: 2 read, 1 written, 1 written transposed."""
 VECTOR_UNIT_RATIO = 2.5
 """A type whose peak exceeds fp32's by less than this runs on the vector units."""
 
@@ -42,10 +44,13 @@ class Roof:
 
     Attributes
     ----------
-    matrix_flops, convolution_flops, attention_flops : float
-        Attainable FLOP/s of matrix products, convolutions and fused attention.
+    matrix_flops, wide_flops, convolution_flops, attention_flops : float
+        Attainable FLOP/s of matrix products, of those kept in 16 bits by 8-bit training (the vocabulary
+        projection), of convolutions and of fused attention.
     bandwidth : float
         Attainable bytes/s of device memory.
+    element_traffic : float
+        Bytes the framework's element-wise kernels move, relative to those of the layer description.
     winograd_gain : float
         Direct FLOPs per FLOP really done where Winograd or FFT convolution applies.
     saturation_k : float
@@ -60,9 +65,11 @@ class Roof:
     """
 
     matrix_flops: float
+    wide_flops: float
     convolution_flops: float
     attention_flops: float
     bandwidth: float
+    element_traffic: float
     winograd_gain: float
     saturation_k: float
     latency: float
@@ -83,14 +90,19 @@ def roof(device: Device, dtype: str, calibration: Calibration) -> Roof:
     peak = device.peak(dtype)
     fp32 = device.peak_flops.get("fp32")
     matrix_unit = fp32 is None or peak > VECTOR_UNIT_RATIO * fp32
-    eight_bit = DTYPE_BYTES[dtype] <= 1
-    unit = "eight_bit" if eight_bit else "matrix" if matrix_unit else "vector"
-    wide_peak = device.peak("bf16") if eight_bit and "bf16" in device.peak_flops else peak
+    narrow = DTYPE_BYTES[dtype] <= 1
+    unit = "tf32" if dtype == "tf32" else "matrix"
+    convolution = unit if matrix_unit else "vector"
+    product = {0.5: "four_bit", 1: "eight_bit"}.get(DTYPE_BYTES[dtype], convolution)
+    wide_peak = device.peak("bf16") if narrow and "bf16" in device.peak_flops else peak
+    matrix_flops = peak * value(f"gemm_efficiency_{product}")
     return Roof(
-        matrix_flops=peak * value(f"gemm_efficiency_{unit}"),
-        convolution_flops=peak * value("conv_efficiency_matrix" if matrix_unit else "conv_efficiency_vector"),
+        matrix_flops=matrix_flops,
+        wide_flops=wide_peak * value("gemm_efficiency_matrix") if narrow else matrix_flops,
+        convolution_flops=peak * value(f"conv_efficiency_{convolution}"),
         attention_flops=wide_peak * value("attention_efficiency"),
         bandwidth=device.memory_bandwidth * value("memory_efficiency"),
+        element_traffic=calibration.value("framework", "default", "elementwise_traffic"),
         winograd_gain=1.0 if matrix_unit else value("winograd_gain"),
         saturation_k=value("tile_fill_time")
         * peak
@@ -120,7 +132,7 @@ def kernel_times(kernels: Kernels, dims: FloatArray, roof: Roof) -> FloatArray:
     kind = kernels.kind
     memory, flash = kind == MEMORY, kind == FLASH
     product = (kind == MATRIX) | (kind == CONVOLUTION)
-    times[memory] = dims[memory, 0] * roof.element_bytes / roof.bandwidth
+    times[memory] = dims[memory, 0] * roof.element_bytes * roof.element_traffic / roof.bandwidth
     if flash.any():
         times[flash] = _flash_times(dims[flash], kernels.reuse[flash, 0], roof)
     if product.any():
@@ -143,15 +155,15 @@ def _product_times(
 ) -> FloatArray:
     reuse = kernels.reuse[product]
     m, n, k, batch = (column[:, None] for column in dims.T)
-    traffic = batch[:, 0] * (
-        (m * k)[:, 0] * reuse[:, 0] * roof.input_bytes
-        + (k * n)[:, 0] * reuse[:, 1] * roof.input_bytes
-        + (m * n)[:, 0] * reuse[:, 2] * roof.element_bytes
-    )
+    wide = kernels.wide[product]
+    operands = batch[:, 0] * ((m * k)[:, 0] * reuse[:, 0] + (k * n)[:, 0] * reuse[:, 1])
+    input_bytes = np.where(wide, roof.element_bytes, roof.input_bytes)
+    traffic = operands * input_bytes + batch[:, 0] * (m * n)[:, 0] * reuse[:, 2] * roof.element_bytes
     if roof.matrix_unit:
         align = kernels.align[product]
         m, n, k = m * align[:, :1], n * align[:, 1:2], k * align[:, 2:3]
-    peak = np.where(kernels.kind[product] == CONVOLUTION, roof.convolution_flops, roof.matrix_flops)
+    matrix = np.where(wide, roof.wide_flops, roof.matrix_flops)
+    peak = np.where(kernels.kind[product] == CONVOLUTION, roof.convolution_flops, matrix)
     peak = peak * np.where(kernels.winograd[product], roof.winograd_gain, 1.0)
     tile_m, tile_n, split, load = _configurations()
     tiles = np.ceil(m / tile_m - 1e-9) * np.ceil(n / tile_n - 1e-9) * np.maximum(batch, 1.0) * split
@@ -160,7 +172,8 @@ def _product_times(
     compute = waves * roof.multiprocessors * 2 * tile_m * tile_n * load * depth / peak[:, None]
     partial = np.where(split > 1, split, 0.0) * m * n * batch * PARTIAL_SUM_BYTES
     times = np.maximum(compute, (traffic[:, None] + partial) / roof.bandwidth)
-    return np.asarray(times.min(axis=1))
+    casts = np.where(wide, 0.0, CAST_BYTES) if roof.input_bytes <= 1 else 0.0
+    return np.asarray(times.min(axis=1) + operands * casts / roof.bandwidth)
 
 
 @lru_cache(maxsize=1)

@@ -84,7 +84,9 @@ def axes_of(run: Run) -> tuple[Axis, Axis, Axis]:
     ranks = run.strategy.tp * run.strategy.cp * (run.strategy.dp or 1)
     per_host = run.cluster.devices_per_host[0]
     regular = ranks % per_host == 0 or run.cluster.size == 1
-    pipeline = _axis(stages, 8, 16, 20) if blocks and regular and stages > 32 else Axis.fixed(stages)
+    pipeline = Axis.fixed(stages)
+    if blocks and regular and (stages > 32 or (chunks > 1 and stages > 4)):
+        pipeline = _axis(stages, 8, 16, 20) if chunks == 1 else _axis(stages, 2, 4, 5)
     if chunks > 1:
         return pipeline, _axis(run.micro_batches / stages, 2, 3, 4), layers
     # Micro-batches may leave a full pipeline in a rhythm of 2 or 4, so 8 lie between the values.
@@ -93,8 +95,8 @@ def axes_of(run: Run) -> tuple[Axis, Axis, Axis]:
 
 
 def _axis(wanted: float, low: float, high: float, test: float) -> Axis:
-    """Extrapolate to ``wanted`` if that is beyond the test value; else play it."""
-    return Axis(low, high, test, wanted) if wanted > test else Axis.fixed(wanted)
+    """Extrapolate to ``wanted`` if that is beyond the test value or no whole number; else play it."""
+    return Axis(low, high, test, wanted) if wanted > test or wanted % 1 else Axis.fixed(wanted)
 
 
 def estimate(
