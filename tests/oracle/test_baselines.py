@@ -15,12 +15,10 @@ from sim.errors import InputError
 from sim.graph.execution import ExecutionGraph
 from sim.lowering import lower, lower_collective
 from sim.models.collectives import OPERATIONS, closed_form, plan
-from sim.spec import Calibration, Cluster, HostLink, Nic
-from tests.clusters import cluster, host, plain_host
+from sim.spec import Calibration, Cluster
+from tests.clusters import cluster, plain_host
+from tests.perf.works import GIB, LATENCY, PUSH, hosts_of_eight
 from tests.scenarios import scenario, timed_layer, workload
-
-GIB = 2.0**30
-LATENCY = 500e-9
 
 
 @pytest.fixture(scope="session")
@@ -54,21 +52,7 @@ def test_ring_all_reduce_of_1_gib(perfect: Calibration, n: int, milliseconds: fl
 # --- hierarchical all-reduce: ASTRA-sim, [8 at 300 GiB/s, 500 ns] x [N at 50 GiB/s, 2 us] -------------------
 
 
-def hosts_of_eight(n: int) -> Cluster:
-    """Eight devices on a switch of their own, each with its own NIC on one switch between the hosts.
-
-    Devices meet on a switch and not on a ring of cables, because a library would use both directions of
-    such cables; ASTRA-sim's ring uses one.
-    """
-    links = (
-        HostLink(a="gpu[0-7]", b="nvswitch0", bandwidth=300 * GIB, latency=LATENCY / 2, kind="nvlink"),
-        HostLink(a="gpu[0-7]", b="nic[0-7]", bandwidth=50 * GIB, kind="pcie"),
-    )
-    nics = tuple(Nic(name=f"nic{i}", bandwidth=50 * GIB) for i in range(8))
-    return cluster(host(8, nics, links), n, latency=1e-6)
-
-
-def hierarchical(n: int, chunks: int, calibration: Calibration) -> ExecutionGraph:
+def pipelined(n: int, chunks: int, calibration: Calibration) -> ExecutionGraph:
     return lower_collective(
         hosts_of_eight(n), "all_reduce", "hierarchical", GIB, chunks=chunks, calibration=calibration
     )
@@ -79,7 +63,7 @@ def hierarchical(n: int, chunks: int, calibration: Calibration) -> ExecutionGrap
     [(8, 1, 10.2436), (64, 1, 11.0156), (512, 1, 12.8841), (8, 4, 5.9531), (64, 4, 7.4001)],
 )
 def test_hierarchical_all_reduce(perfect: Calibration, n: int, chunks: int, milliseconds: float) -> None:
-    assert seconds(hierarchical(n, chunks, perfect)) * 1e3 == pytest.approx(milliseconds, rel=2e-3)
+    assert seconds(pipelined(n, chunks, perfect)) * 1e3 == pytest.approx(milliseconds, rel=2e-3)
 
 
 @pytest.mark.parametrize("n", [8, 64, 512])
@@ -87,7 +71,7 @@ def test_one_chunk_takes_the_closed_form(perfect: Calibration, n: int) -> None:
     expected = closed_form(
         "all_reduce", "hierarchical", 8 * n, GIB, [300 * GIB, 50 * GIB], [LATENCY, 2e-6], dims=(8, n)
     )
-    assert seconds(hierarchical(n, 1, perfect)) == pytest.approx(expected, rel=1e-9)
+    assert seconds(pipelined(n, 1, perfect)) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("n", [8, 64, 512])
@@ -105,14 +89,12 @@ def test_chunks_pipeline_through_one_stream_per_dimension(perfect: Calibration, 
         reduced.append(outer)
     for end in reduced:
         inner = max(inner, end) + inside
-    graph = hierarchical(n, chunks, perfect)
+    graph = pipelined(n, chunks, perfect)
     assert seconds(graph) == pytest.approx(inner, rel=1e-9)
     assert graph.num_tasks == 3 * chunks + 1
 
 
 # --- incast: 1,000 workers push to one server and it answers; SimGrid, fair sharing -------------------------
-
-PUSH = 102_228_128.0
 
 
 @pytest.mark.parametrize("answer", [False, True])
