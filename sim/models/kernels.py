@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim.spec.layer import Attention, Convolution, Embedding, Gemm, Layer, MemoryBound, Op
+from sim.spec.layer import Attention, Convolution, Embedding, Gemm, Layer, Measured, MemoryBound, Op
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
 
 FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = 0, 1, 2
-MATRIX, CONVOLUTION, FLASH, MEMORY = 0, 1, 2, 3
+MATRIX, CONVOLUTION, FLASH, MEMORY, MEASURED = 0, 1, 2, 3, 4
 
 MICRO_BATCH, TENSOR, SEQUENCE, EXPERT = 0, 1, 2, 3
 NO_POWER = (0, 0, 0, 0)
@@ -34,7 +34,7 @@ FLASH_BACKWARD = 2.5
 
 
 class Kernel(NamedTuple):
-    """One kernel: a batched product (m x k) by (k x n), or a memory pass over m elements.
+    """One kernel: a batched product (m x k) by (k x n), a memory pass over m elements, or m measured seconds.
 
     ``powers[d]`` are the exponents of (micro-batch, tp, tp under sequence parallelism, ep) of dimension d in
     (m, n, k, batch). ``reuse`` scales the traffic of the two inputs and the output, in elements. A ``wide``
@@ -162,6 +162,8 @@ def operation_kernels(op: Op, num_experts: int, first: bool) -> Iterator[Kernel]
         yield from _flash(op) if op.flash else _attention(op)
     elif isinstance(op, MemoryBound):
         yield from _memory_bound(op)
+    elif isinstance(op, Measured):
+        yield from _measured(op)
     else:
         yield from _embedding(op)
 
@@ -182,12 +184,15 @@ def _gemm(op: Gemm, num_experts: int, first: bool) -> Iterator[Kernel]:
         row_power, batch_power = _power(micro_batch=1, expert=1), _power(expert=-1)
     n_power = _power(tensor=-1) if op.split in ("column", "heads", "vocabulary") else NO_POWER
     k_power = _power(tensor=-1) if op.split == "row" else NO_POWER
-    n, k = (float(op.n), n_power), (float(op.k), k_power)
-    m, b = (float(rows), row_power), (float(batch), batch_power)
-    orders = [(FORWARD, (m, n, k, b)), (BACKWARD_INPUT, (m, k, n, b)), (BACKWARD_WEIGHT, (k, n, m, b))]
-    for phase, order in orders[:1] + orders[2:] if first else orders:
-        dims, powers = zip(*order, strict=True)
-        yield Kernel(phase, MATRIX, dims, powers, wide=op.split == "vocabulary")
+    wide = op.split == "vocabulary"
+
+    def product(phase: int, m: float, n: float, k: float, *powers: tuple[int, int, int, int]) -> Kernel:
+        return Kernel(phase, MATRIX, (m, n, k, batch), (*powers, batch_power), wide=wide)
+
+    yield product(FORWARD, rows, op.n, op.k, row_power, n_power, k_power)
+    if not first:
+        yield product(BACKWARD_INPUT, rows, op.k, op.n, row_power, k_power, n_power)
+    yield product(BACKWARD_WEIGHT, op.k, op.n, rows, k_power, n_power, row_power)
 
 
 def _convolution(op: Convolution, first: bool) -> Iterator[Kernel]:
@@ -279,6 +284,13 @@ def _memory_bound(op: MemoryBound) -> Iterator[Kernel]:
         yield _pass(FORWARD, op.elements, power)
     if backward:
         yield _pass(BACKWARD_INPUT, backward, power)
+
+
+def _measured(op: Measured) -> Iterator[Kernel]:
+    powers = (_power(micro_batch=1, tensor=-1), NO_POWER, NO_POWER, NO_POWER)
+    for phase, seconds in ((FORWARD, op.forward_s), (BACKWARD_INPUT, op.backward_s)):
+        if seconds:
+            yield Kernel(phase, MEASURED, (seconds / op.batch, 1, 1, 1), powers)
 
 
 def _embedding(op: Embedding) -> Iterator[Kernel]:
