@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sim.catalog import default_catalog
 from sim.spec import Calibration, Cluster, Device, Host, Layer, Nic, Scenario, Strategy, Workload
 from sim.spec.calibration import Parameter
 from sim.spec.layer import MemoryBound
@@ -32,43 +33,22 @@ def processor(bandwidth: float = BANDWIDTH) -> Device:
 
 
 def ideal(*, server_speed: float = FAST, **library: float) -> Calibration:
-    """Every link and device at its datasheet speed, updates free, no latency but those of the cables.
+    """The catalogue's ``ideal`` calibration, with updates that take no time at all.
 
     ``server_speed`` is the fraction of its memory bandwidth that a parameter server attains; ``library`` sets
     parameters of the collective library.
     """
 
-    def section(**values: float) -> dict[str, Parameter]:
-        return {name: Parameter(value=value, source="ideal") for name, value in values.items()}
+    def section(**values: float) -> dict[str, dict[str, Parameter]]:
+        return {"default": {name: Parameter(value=value, source="test") for name, value in values.items()}}
 
-    return Calibration(
-        name="ideal",
-        description="everything at its datasheet speed",
-        source="tests",
-        device={
-            "default": section(
-                gemm_efficiency_vector=1, gemm_efficiency_matrix=1, gemm_efficiency_eight_bit=1,
-                tile_fill_time=0, conv_efficiency_vector=1, conv_efficiency_matrix=1, winograd_gain=1,
-                attention_efficiency=1, memory_efficiency=1, kernel_latency=0,
-            ),
-            "processor": section(memory_efficiency=server_speed),
-        },
-        link={"default": section(bandwidth_efficiency=1, latency=0)},
-        library={
-            "default": section(
-                **{
-                    "step_latency": 0, "step_latency_network": 0, "compute_speed_under_communication": 1,
-                    "communication_speed_under_compute": 1, **library,
-                }
-            )
-        },
-        framework={
-            "default": section(
-                kernel_issue_time=0, optimizer_bandwidth_efficiency=FAST, step_overhead=0,
-                memory_reserved_bytes=0,
-            )
-        },
-    )  # fmt: skip
+    changes = Calibration(
+        name="test",
+        device={"processor": section(memory_efficiency=server_speed)["default"]},
+        library=section(**library),
+        framework=section(optimizer_bandwidth_efficiency=FAST),
+    )
+    return default_catalog().calibration("ideal").merge(changes)
 
 
 def timed_layer(
