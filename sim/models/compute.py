@@ -17,6 +17,7 @@ import numpy.typing as npt
 from sim.errors import InputError
 from sim.models.kernels import (
     FORWARD,
+    MEASURED,
     Kernels,
     compile_chain,
     operation_flops,
@@ -204,7 +205,8 @@ def _to_layers(kernels: Kernels, values: FloatArray) -> FloatArray:
 def _sum_phase(kernels: Kernels, times: FloatArray, phase: int) -> tuple[FloatArray, FloatArray]:
     """Seconds and kernels of every layer in one phase."""
     seconds = _to_layers(kernels, _to_operations(kernels, times, phase))
-    counts = _to_layers(kernels, _to_operations(kernels, np.ones(len(times)), phase))
+    launched = (kernels.kind != MEASURED).astype(float)
+    counts = _to_layers(kernels, _to_operations(kernels, launched, phase))
     return seconds, counts
 
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from sim.models.kernels import CONVOLUTION, FLASH, MATRIX, MEMORY, Kernels
+from sim.models.kernels import CONVOLUTION, FLASH, MATRIX, MEASURED, MEMORY, Kernels
 from sim.spec.calibration import Calibration
 from sim.spec.device import Device
 from sim.spec.workload import DTYPE_BYTES
@@ -117,7 +117,7 @@ def roof(device: Device, dtype: str, calibration: Calibration) -> Roof:
 
 
 def kernel_times(kernels: Kernels, dims: FloatArray, roof: Roof) -> FloatArray:
-    """Return the device time of every kernel, in seconds, launch latency included.
+    """Return the device time of every kernel, in seconds, launch latency included (measured times have it).
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def kernel_times(kernels: Kernels, dims: FloatArray, roof: Roof) -> FloatArray:
     roof : Roof
         Attainable rates.
     """
-    times = np.empty(len(dims))
+    times = np.zeros(len(dims))
     kind = kernels.kind
     memory, flash = kind == MEMORY, kind == FLASH
     product = (kind == MATRIX) | (kind == CONVOLUTION)
@@ -137,7 +137,10 @@ def kernel_times(kernels: Kernels, dims: FloatArray, roof: Roof) -> FloatArray:
         times[flash] = _flash_times(dims[flash], kernels.reuse[flash, 0], roof)
     if product.any():
         times[product] = _product_times(kernels, product, dims[product], roof)
-    return times + roof.latency
+    times += roof.latency
+    measured = kind == MEASURED
+    times[measured] = dims[measured, 0]
+    return times
 
 
 def _flash_times(dims: FloatArray, elements: FloatArray, roof: Roof) -> FloatArray:

@@ -20,7 +20,7 @@ from sim.spec.cluster import Cluster, HostGroup
 from sim.spec.device import Device
 from sim.spec.fabric import Fabric, FabricEdge
 from sim.spec.host import Host, HostLink, Nic, Storage
-from sim.spec.layer import Attention, Convolution, Embedding, Gemm, Layer, MemoryBound, Op
+from sim.spec.layer import Attention, Convolution, Embedding, Gemm, Layer, Measured, MemoryBound, Op
 from sim.spec.scenario import Perturbation, Scenario, ScenarioFile
 from sim.spec.strategy import Strategy
 from sim.spec.sweep import Grid, Sweep
@@ -50,6 +50,7 @@ __all__ = [
     "HostGroup",
     "HostLink",
     "Layer",
+    "Measured",
     "MemoryBound",
     "Nic",
     "Op",

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sim.spec.base import Spec
+from sim.spec.base import Seconds, Spec
 
 TensorSplit = Literal["none", "column", "row", "heads", "vocabulary"]
 
@@ -71,7 +71,22 @@ class Embedding(Spec):
     width: float = Field(gt=0)
 
 
-Op = Annotated[Gemm | Convolution | Attention | MemoryBound | Embedding, Field(discriminator="op")]
+class Measured(Spec):
+    """Times somebody measured for ``batch`` samples on one device; they stand for all that the layer does.
+
+    Another micro-batch scales them in proportion, tensor parallelism divides them. They are used on whatever
+    device the scenario has.
+    """
+
+    op: Literal["measured"] = "measured"
+    forward_s: Seconds = Field(ge=0, description="forward pass of `batch` samples")
+    backward_s: Seconds = Field(ge=0, description="whole backward pass of `batch` samples")
+    batch: float = Field(1, gt=0, description="samples the times were measured for")
+
+
+Op = Annotated[
+    Gemm | Convolution | Attention | MemoryBound | Embedding | Measured, Field(discriminator="op")
+]
 
 
 class Layer(Spec):

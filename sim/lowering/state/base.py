@@ -141,14 +141,17 @@ class StateLowering(ABC):
     def optimizer(self, stage: int, step: int, elements: float, after: Ends) -> Ends:
         """The parameter update of ``elements`` parameters on every class of a stage."""
         classes = self.emitter.stage_classes[stage]
-        seconds = {}
+        workload, seconds = self.plan.workload, {}
         for index in classes:
+            if workload.optimizer_time is not None:
+                seconds[index] = workload.optimizer_time * elements / max(workload.num_parameters, 1.0)
+                continue
             device = self.plan.device_of_rank(int(self.plan.classes.representatives[index]))
             seconds[index] = optimizer_time(
                 elements,
-                optimizer=self.plan.workload.optimizer,
+                optimizer=workload.optimizer,
                 device=device,
-                dtype=self.plan.workload.dtype,
+                dtype=workload.dtype,
                 calibration=self.plan.calibration,
             )
         updated = self.emitter.compute(classes, seconds, "optimizer", Cause.OPTIMIZER, after, step=step)
