@@ -173,7 +173,20 @@ def _all_paths(host: Host, links: _Links, nodes: list[str], points: list[str]) -
                 found[target] = switched[target] or relay or found[target]
             found[source] = ()
         rows += [found[target] for target in at]
+    _forward(rows, host, links, len(points))
     return rows
+
+
+def _forward(rows: list[_Path | None], host: Host, links: _Links, width: int) -> None:
+    """From a device to the NIC of another: over NVLink to that device if they have one (NCCL's ``PXN``)."""
+    first_nic = host.num_devices + 1
+    for device in range(host.num_devices):
+        for nic in set(host.device_nics) - {host.device_nics[device]}:
+            for proxy in (other for other, own in enumerate(host.device_nics) if own == nic):
+                across, out = rows[device * width + proxy], rows[proxy * width + first_nic + nic]
+                if across and out is not None and all(links.kind[link] == "nvlink" for link in across):
+                    rows[device * width + first_nic + nic] = (*across, *out)
+                    break
 
 
 def _best_paths(

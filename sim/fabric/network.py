@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.errors import InputError
-from sim.fabric.builders import BUILDERS, Ports, Wiring
+from sim.fabric.builders import Ports, Wiring, build_wiring
 from sim.fabric.host_graph import host_graph
 from sim.fabric.routes import (
     FloatArray,
@@ -97,7 +97,8 @@ class Network:
         self.ports = self._make_ports()
         self._first_port = np.searchsorted(self.ports.host, np.arange(len(self.host_kind)))
         fabric = self.cluster.fabric
-        self.wiring: Wiring = BUILDERS[fabric.kind](fabric, self.ports)
+        self._forwards = fabric.rail_forwarding or fabric.kind in ("rail_only", "multi_plane")
+        self.wiring: Wiring = build_wiring(fabric, self.ports)
         wired = len(self.wiring.capacity)
         self.link_capacity: FloatArray = np.concatenate([*self._tiled("capacity"), self.wiring.capacity])
         self.link_latency: FloatArray = np.concatenate([*self._tiled("latency"), self.wiring.latency])
@@ -219,7 +220,9 @@ class Network:
         x, y = a.take(inside), b.take(inside)
         local = Segment(x.host, self._row(x.kind, x.point, y.point))
         x, y = a.take(outside), b.take(outside)
-        out, into = self._nic_index(x, y), self._nic_index(y, x)
+        into = self._nic_index(y, x)
+        # NCCL's PXN: over NVLink to the device on the receiver's rail.
+        out = into % self._types.num_nics[x.kind] if self._forwards else self._nic_index(x, y)
         first = np.zeros_like(self._types.num_devices) if self.ports.devices else self._types.num_devices + 1
         return Paths(
             inside,

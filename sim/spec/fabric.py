@@ -9,7 +9,10 @@ from pydantic import Field, model_validator
 from sim.spec.base import BytesPerSecond, Seconds, Spec, refuse
 from sim.spec.host import expand_nodes, pair_nodes
 
-FabricKind = Literal["single_switch", "leaf_spine", "fat_tree", "rail_optimized", "torus", "ring", "graph"]
+FabricKind = Literal[
+    "single_switch", "leaf_spine", "fat_tree", "rail_optimized", "rail_only", "multi_plane", "torus", "ring",
+    "hypercube", "dragonfly", "bcube", "dcell", "bigraph", "graph",
+]  # fmt: skip
 _EDGE_KINDS = ("host", "nic", "switch")
 
 # Fields that mean something for a kind, beside bandwidth, latency, routing and link_service.
@@ -22,14 +25,25 @@ _FIELDS: dict[str, frozenset[str]] = {
     "rail_optimized": frozenset(
         {"uplink_bandwidth", "uplink_latency", "oversubscription", "hosts_per_leaf", "num_spines"}
     ),
+    "rail_only": frozenset({"uplink_latency"}),
+    "multi_plane": frozenset(
+        {"uplink_bandwidth", "uplink_latency", "oversubscription", "hosts_per_leaf", "num_spines"}
+    ),
     "torus": frozenset({"dims", "attach"}),
     "ring": frozenset({"attach"}),
+    "hypercube": frozenset({"attach"}),
+    "dragonfly": frozenset(
+        {"uplink_bandwidth", "uplink_latency", "global_bandwidth", "global_latency", "hosts_per_leaf", "k"}
+    ),
+    "bcube": frozenset({"k"}),
+    "dcell": frozenset({"k", "uplink_bandwidth", "uplink_latency"}),
+    "bigraph": frozenset({"uplink_bandwidth", "uplink_latency", "hosts_per_leaf", "num_spines"}),
     "graph": frozenset({"edges"}),
 }
 
 
 class FabricEdge(Spec):
-    """A full-duplex cable of an explicit graph between ``host0``.. and ``switch0``.. (ranges as in HostLink)."""
+    """A full-duplex cable of an explicit graph: ``host0``.., ``switch0``.. (ranges as in HostLink)."""
 
     a: str
     b: str
@@ -74,18 +88,45 @@ class Fabric(Spec):
         None, ge=1, description="spine switches; as many as the uplinks need if absent"
     )
     k: int | None = Field(
-        None, ge=2, description="ports of a fat-tree switch; the smallest that holds the hosts if absent"
+        None,
+        ge=2,
+        description=(
+            "fat_tree: ports of a switch; bcube, dcell: hosts of the smallest cell; dragonfly: routers of a"
+            " group; the smallest (a balanced one) that holds the hosts if absent"
+        ),
+    )
+    global_bandwidth: BytesPerSecond | None = Field(
+        None, gt=0, description="dragonfly: cable between groups; as uplinks if absent"
+    )
+    global_latency: Seconds | None = Field(
+        None, ge=0, description="dragonfly: cable between groups; as uplinks if absent"
     )
     dims: tuple[int, ...] | None = Field(
-        None, description="torus extents over what it joins, spare places allowed; the most square 2-D ones if absent"
+        None,
+        description="torus extents, spare places allowed; the most square 2-D ones if absent",
     )
     attach: Literal["host", "device"] = Field(
         "host", description="what a torus or ring joins: hosts through their NICs, or devices directly (TPU)"
     )
     edges: tuple[FabricEdge, ...] = Field((), description="cables of an explicit graph")
-    routing: Literal["ecmp", "static"] = Field(
+    routing: Literal["ecmp", "static", "hashed"] = Field(
         "ecmp",
-        description="ecmp: each switch splits evenly over its shortest next hops; static: one path, by destination",
+        description=(
+            "ecmp: each switch splits evenly over its shortest next hops; static: one path, by destination;"
+            " hashed: one path per flow, by a hash of its two ports and `seed`, so that flows may collide"
+        ),
+    )
+    seed: int = Field(0, description="of hashed routing")
+    rail_forwarding: bool = Field(
+        False,
+        description=(
+            "send over NVLink to the device whose NIC is on the receiver's rail (NCCL's PXN); always on for"
+            " rail_only and multi_plane"
+        ),
+    )
+    failed: tuple[str, ...] = Field(
+        (),
+        description="switches (`spine3`) and cables (`leaf0-spine1`) that are down; names as in load tables",
     )
     link_service: Literal["fair", "weighted", "fifo"] = "fair"
 
@@ -98,7 +139,7 @@ class Fabric(Spec):
                 refuse(f"not be given for kind {self.kind}", field=name)
         if self.kind == "graph" and not self.edges:
             refuse("have at least one entry for kind graph", field="edges")
-        if self.k is not None and self.k % 2:
+        if self.kind == "fat_tree" and self.k is not None and self.k % 2:
             refuse("be even", self.k, hint=f"Try {self.k + 1}.", field="k")
         if self.dims is not None and (not self.dims or min(self.dims) < 1):
             refuse("have extents of at least 1", self.dims, field="dims")

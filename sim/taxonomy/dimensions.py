@@ -216,8 +216,19 @@ DIMENSIONS: tuple[Dimension, ...] = (
             _setting(
                 "cluster.fabric.kind", "rail_optimized", "the i-th network port of every host on one leaf"
             ),
+            _setting("cluster.fabric.kind", "rail_only", "the i-th network port of every host on one switch"),
+            _setting(
+                "cluster.fabric.kind", "multi_plane", "a leaf-spine fabric of its own for the i-th port"
+            ),
             _setting("cluster.fabric.kind", "torus", "neighbours in two or three dimensions"),
             _setting("cluster.fabric.kind", "ring", "two neighbours each"),
+            _setting("cluster.fabric.kind", "hypercube", "one neighbour per dimension"),
+            _setting("cluster.fabric.kind", "dragonfly", "groups of routers, every two joined"),
+            _setting("cluster.fabric.kind", "bcube", "hosts forward; one switch per digit of their number"),
+            _setting("cluster.fabric.kind", "dcell", "hosts forward; cells of cells, every two joined"),
+            _setting(
+                "cluster.fabric.kind", "bigraph", "two rows of switches, each joined to all of the other"
+            ),
             _setting("cluster.fabric.kind", "graph", "an explicit list of edges"),
         ),
         "Al-Fares et al., SIGCOMM 2008; Wang et al., Rail-only, 2023",

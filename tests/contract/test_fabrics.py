@@ -9,6 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from sim.errors import InputError
 from sim.fabric.builders import BUILDERS
 from sim.fabric.network import Network
 from sim.spec import Cluster, FabricEdge
@@ -56,6 +57,26 @@ CASES: dict[str, Cluster] = {
             FabricEdge(a="switch[0-1]", b="switch3", bandwidth=B),
         ),
     ),
+    "rail-only": cluster(switched_host(4, 4), 6, kind="rail_only"),
+    "rail-forwarding": cluster(
+        switched_host(4, 4), 6, kind="rail_optimized", hosts_per_leaf=2, rail_forwarding=True
+    ),
+    "multi-plane": cluster(switched_host(4, 4), 8, kind="multi_plane", hosts_per_leaf=4),
+    "hypercube": pair(16, kind="hypercube"),
+    "dragonfly": pair(36, kind="dragonfly", hosts_per_leaf=1, k=4),  # 9 groups of 4 routers, p = 1, h = 2
+    "dragonfly-default": pair(40, kind="dragonfly"),
+    "bcube": pair(16, kind="bcube", k=4),
+    "dcell": pair(20, kind="dcell", k=4),
+    "bigraph": cluster(switched_host(4, 4), 8, kind="bigraph", hosts_per_leaf=4, num_spines=4),
+    "leaf-spine-hashed": pair(
+        16, kind="leaf_spine", hosts_per_leaf=4, num_spines=4, routing="hashed", seed=3
+    ),
+    "fat-tree-hashed": pair(16, kind="fat_tree", k=4, routing="hashed"),
+    "dragonfly-hashed": pair(36, kind="dragonfly", hosts_per_leaf=1, k=4, routing="hashed"),
+    "leaf-spine-failed": pair(
+        16, kind="leaf_spine", hosts_per_leaf=4, num_spines=4, failed=("spine1", "leaf0-spine2")
+    ),
+    "fat-tree-failed": pair(16, kind="fat_tree", k=4, failed=("core0", "aggregation3")),
     "dgx1-leaf": cluster(dgx1(), 4, kind="leaf_spine", hosts_per_leaf=2),
 }
 SMALL = [name for name in CASES if "bundled" not in name]
@@ -123,6 +144,8 @@ def test_latency_and_shares_add_up(name: str) -> None:
 def test_both_directions_mirror_each_other(name: str) -> None:
     """The way back has the same length and latency (ECMP), over the opposite links."""
     network = Network.build(CASES[name])
+    if network.cluster.fabric.routing == "hashed" or network._forwards:
+        pytest.skip("the way back may differ")
     src, dst = some_pairs(network)
     there, back = network.routes(src, dst), network.routes(dst, src)
     np.testing.assert_allclose(there.latency, back.latency, rtol=1e-9)
@@ -167,6 +190,13 @@ def bisection(network: Network, left: list[int], right: list[int]) -> float:
         ("leaf-spine-bundled", 128 * B),
         ("graph-ring", 2 * B),
         ("graph-tree", 2 * B),
+        ("hypercube", 8 * B),  # n / 2 cables between two halves (Dally, Towles 2004, section 3.3)
+        ("bcube", 8 * B),  # BCube(n, 1): n^2 / 2 hosts per half, each with a cable up (Guo 2009, section 3.4)
+        ("leaf-spine-failed", 5 * B),  # 2 leaves of 3 and 2 uplinks left
+        (
+            "fat-tree-failed",
+            4 * B,
+        ),  # 3 ways up from pod 0, and 1 from pod 1, which lost an aggregation switch
     ],
 )
 def test_bisection_bandwidth(name: str, expected: float) -> None:
@@ -229,3 +259,89 @@ def test_degrees_of_a_fat_tree() -> None:
     degrees = {node: degree for node, degree in graph.out_degree() if "/" not in node}
     assert len(degrees) == 8 + 8 + 4
     assert set(degrees.values()) == {4}
+
+
+def test_bisection_of_rails_and_planes() -> None:
+    """Only the NICs limit: every rail has a non-blocking switch, every plane a non-blocking fabric."""
+    for name in ("rail-only", "multi-plane"):
+        network = Network.build(CASES[name])
+        hosts = network.num_hosts
+        left, right = (
+            np.flatnonzero(side).tolist()
+            for side in (network.ports.host < hosts // 2, network.ports.host >= hosts // 2)
+        )
+        assert bisection(network, left, right) == pytest.approx(len(left) * 25e9, rel=1e-9)
+
+
+def test_rails_meet_only_inside_hosts() -> None:
+    """A flow to another rail takes NVLink to the device on that rail first; switches see one rail each."""
+    network = Network.build(CASES["rail-only"])
+    routes = network.routes([0], [4 + 3])
+    names = [network.link_name(int(link)) for link in routes.link]
+    assert names[:2] == ["host0/gpu0->nvswitch0", "host0/nvswitch0->gpu3"]
+    assert "host0/nic3->leaf3" in names
+    assert "leaf3->host1/nic3" in names
+    same = network.routes([3], [4 + 3])
+    assert not any("nvswitch" in network.link_name(int(link)) for link in same.link)
+
+
+def test_dragonfly_groups_are_joined_pairwise() -> None:
+    """9 groups of 4 routers with 2 global cables each: one cable per pair of groups, 3 hops at most."""
+    network = Network.build(CASES["dragonfly"])
+    graph = network.graph()
+    between = [
+        (a, b)
+        for a, b in graph.edges
+        if "router" in a and "router" in b and a.split("_")[0] != b.split("_")[0]
+    ]
+    pairs = {frozenset((a.split("_")[0], b.split("_")[0])) for a, b in between}
+    assert len(between) == 2 * 36
+    assert len(pairs) == 36
+    degrees = {d for node, d in graph.out_degree() if node.startswith("router")}
+    assert degrees == {3 + 2 + 1}  # routers of the group, global cables, one port
+    src, dst = some_pairs(network)
+    routes = network.routes(src, dst)
+    hops = np.bincount(routes.rows(), routes.share, len(src))
+    assert hops.max() == 2 + 3  # port up and down; local, global, local
+
+
+def test_dcell_and_bcube_are_as_published() -> None:
+    """DCell(4, 1): 20 hosts, one cable between every two cells (Guo 2008, figure 1)."""
+    graph = Network.build(CASES["dcell"]).graph()
+    hosts = [node for node in graph if node.startswith("host") and "/" not in node]
+    assert len(hosts) == 20
+    cells = {frozenset((int(a[4:]) // 4, int(b[4:]) // 4)) for a, b in graph.edges if {a, b} <= set(hosts)}
+    assert len(cells) == 5 * 4 / 2
+    bcube = Network.build(CASES["bcube"]).graph()
+    assert {d for node, d in bcube.out_degree() if node.startswith("switch")} == {4}
+    assert sum(node.startswith("switch") for node in bcube) == 8  # 4 on each of two levels
+
+
+def test_bigraph_rows_meet_completely() -> None:
+    """Every lower switch is joined to every upper one, and to nothing else (Dong 2020, figure 5)."""
+    graph = Network.build(CASES["bigraph"]).graph()
+    between = {(a, b) for a, b in graph.edges if a[:5] in ("lower", "upper") and b[:5] in ("lower", "upper")}
+    assert len(between) == 2 * 4 * 4
+    assert all(a[:5] != b[:5] for a, b in between)
+
+
+def test_hashed_paths_are_single_repeatable_and_differ_by_seed() -> None:
+    """A flow takes one spine; another seed deals the spines anew; over many flows all are used evenly."""
+    fields = {"kind": "leaf_spine", "hosts_per_leaf": 16, "num_spines": 4, "routing": "hashed"}
+    src, dst = (grid.ravel() for grid in np.meshgrid(np.arange(16), np.arange(16, 32)))
+    loads = []
+    for seed in (0, 0, 1):
+        network = Network(pair(32, seed=seed, **fields))
+        routes = network.routes(src, dst)
+        assert set(routes.share.tolist()) == {1.0}
+        loads.append(np.bincount(routes.link, minlength=network.num_links)[network.wiring.num_port_links :])
+    assert loads[0].tolist() == loads[1].tolist() != loads[2].tolist()
+    used = loads[0][loads[0] > 0]
+    assert len(used) == 8  # four uplinks and four downlinks
+    assert (np.abs(used / 64 - 1) < 0.5).all()
+
+
+def test_names_of_what_is_down_are_checked() -> None:
+    for failed, message in ((("spine9",), "name switches"), (("leaf0",), "leave every host attached")):
+        with pytest.raises(InputError, match=message):
+            Network(pair(16, kind="leaf_spine", hosts_per_leaf=4, num_spines=4, failed=failed))

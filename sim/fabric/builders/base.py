@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.errors import InputError
+from sim.rng import uniform_hash
 from sim.spec.fabric import Fabric
 
 IntArray = npt.NDArray[np.int64]
@@ -70,6 +71,56 @@ class Hops:
         shares = [np.full(link.shape[1], share) for link, (_, share) in zip(links, columns, strict=True)]
         link = np.concatenate(links, axis=1)
         return cls(link, np.broadcast_to(np.concatenate(shares), link.shape))
+
+
+@dataclass(frozen=True)
+class PathChoice:
+    """Which of several equal paths a flow takes.
+
+    Attributes
+    ----------
+    routing : str
+        ``ecmp``: all of them, evenly; ``static``: one, by destination; ``hashed``: one, by a hash of the
+        flow's two ports, as switches do with the five-tuple, so that flows may collide.
+    seed : int
+        Of the hash.
+    separate : bool
+        Whether parallel links stay single links, however many they are (some of them may be down).
+    """
+
+    routing: str = "ecmp"
+    seed: int = 0
+    separate: bool = False
+
+    @classmethod
+    def of(cls, fabric: Fabric) -> PathChoice:
+        """As a fabric says."""
+        return cls(fabric.routing, fabric.seed, bool(fabric.failed))
+
+    @property
+    def may_bundle(self) -> bool:
+        """Whether parallel links may become one."""
+        return not self.single and not self.separate
+
+    @property
+    def single(self) -> bool:
+        """Whether a flow takes one path."""
+        return self.routing != "ecmp"
+
+    def lanes(self, src: IntArray, dst: IntArray, count: int, *, level: int = 0) -> IntArray:
+        """Lanes that each flow uses, of ``count``: int[n, 1], or int[1, count] if all are shared evenly.
+
+        Successive choices on a way are told apart by ``level``.
+        """
+        if self.routing == "ecmp":
+            return np.arange(count)[None, :]
+        lane: IntArray
+        if self.routing == "static":
+            lane = dst // count**level % count
+        else:
+            drawn = uniform_hash(self.seed * 1_000_003 + level, src, dst)
+            lane = np.minimum((drawn * count).astype(np.int64), count - 1)
+        return lane[:, None]
 
 
 class Wiring(ABC):

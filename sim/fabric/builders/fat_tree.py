@@ -14,6 +14,7 @@ from sim.fabric.builders.base import (
     FloatArray,
     Hops,
     IntArray,
+    PathChoice,
     Ports,
     Wiring,
     port_cables,
@@ -31,11 +32,11 @@ class FatTree(Wiring):
     """
 
     def __init__(self, fabric: Fabric, ports: Ports, k: int) -> None:
-        self.ports, self.k, self.half, self.static = ports, k, k // 2, fabric.routing == "static"
+        self.ports, self.k, self.half, self.choice = ports, k, k // 2, PathChoice.of(fabric)
         cable, delay = port_cables(fabric, ports)
         self.num_pods = -(-len(ports) * 4 // k**2)
         self.num_edges = self.num_pods * self.half
-        self.bundled = not self.static and 4 * self.num_edges * self.half > MAX_REAL_LINKS
+        self.bundled = self.choice.may_bundle and 4 * self.num_edges * self.half > MAX_REAL_LINKS
         self.edge_lanes, self.pod_lanes = (1, 1) if self.bundled else (self.half, self.half**2)
         edge_bundle, pod_bundle = self.half // self.edge_lanes, self.half**2 // self.pod_lanes
         uplink = fabric.uplink_bandwidth or float(cable[0]) / fabric.oversubscription
@@ -58,9 +59,9 @@ class FatTree(Wiring):
         """Up to the lowest switch that both ports share, and down."""
         n = len(src)
         rise, fall = src // self.half, dst // self.half
-        if self.static:  # destination modulo k/2 picks the aggregation switch, the next digit the core
-            aggregation = (dst % self.half)[:, None]
-            core = aggregation * self.half + (dst // self.half % self.half)[:, None]
+        if self.choice.single:  # static: destination modulo k/2 is the aggregation switch, then the core
+            aggregation = self.choice.lanes(src, dst, self.half)
+            core = aggregation * self.half + self.choice.lanes(src, dst, self.half, level=1)
         else:
             aggregation, core = np.arange(self.edge_lanes)[None, :], np.arange(self.pod_lanes)[None, :]
 
@@ -85,12 +86,12 @@ class FatTree(Wiring):
 
     @override
     def demand(self, sending: FloatArray, receiving: FloatArray) -> FloatArray:
-        """All ports below an edge switch (a pod) at once, evenly over its uplinks (on any one if static)."""
+        """All ports of an edge switch (a pod) at once, over its uplinks (on any one if flows take one)."""
         edge = np.arange(len(self.ports)) // self.half
         bounds = [np.full(self.num_port_links, np.inf)]
         tiers = (edge, self.num_edges, self.edge_lanes), (edge // self.half, self.num_pods, self.pod_lanes)
         for switch, count, lanes in tiers:
-            share = 1.0 if self.static else 1 / lanes
+            share = 1.0 if self.choice.single else 1 / lanes
             bounds += [
                 np.repeat(np.bincount(switch, rate, count) * share, lanes) for rate in (sending, receiving)
             ]

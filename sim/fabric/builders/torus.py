@@ -100,6 +100,12 @@ def torus(fabric: Fabric, ports: Ports) -> Wiring:
     return Torus(fabric, ports, fabric.dims)
 
 
+def hypercube(fabric: Fabric, ports: Ports) -> Wiring:
+    """Torus of extents 2, one cable per dimension; the smallest that holds everything."""
+    places = len(ports) if ports.devices else ports.num_hosts
+    return Torus(fabric, ports, (2,) * max(1, (places - 1).bit_length()))
+
+
 def ring(fabric: Fabric, ports: Ports) -> Wiring:
     """One-dimensional torus."""
     return Torus(fabric, ports, (len(ports) if ports.devices else ports.num_hosts,))

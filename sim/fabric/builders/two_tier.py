@@ -8,16 +8,27 @@ leaf i of their group (Wang et al., HotI 2023), so that equal NICs meet below th
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
 from sim.errors import InputError
-from sim.fabric.builders.base import MAX_REAL_LINKS, FloatArray, Hops, IntArray, Ports, Wiring, port_cables
+from sim.fabric.builders.base import (
+    MAX_REAL_LINKS,
+    FloatArray,
+    Hops,
+    IntArray,
+    PathChoice,
+    Ports,
+    Wiring,
+    port_cables,
+)
 from sim.spec.fabric import Fabric
 
 # Half the ports of a 64-port switch face down.
 _DEFAULT_PORTS_PER_LEAF = 32
+_EVENLY = PathChoice()
 
 
 class TwoTier(Wiring):
@@ -35,8 +46,8 @@ class TwoTier(Wiring):
         Cable between a leaf and a spine.
     num_spines : int
         Spine switches; without effect for one leaf.
-    static : bool
-        One spine per flow (destination modulo spines) instead of an even split over all.
+    choice : PathChoice
+        Which spine a flow takes.
     """
 
     def __init__(
@@ -48,14 +59,14 @@ class TwoTier(Wiring):
         uplink_bandwidth: float = 0.0,
         uplink_latency: float = 0.0,
         num_spines: int = 1,
-        static: bool = False,
+        choice: PathChoice = _EVENLY,
     ) -> None:
-        self.ports, self.leaf, self.static, self.num_spines = ports, leaf, static, num_spines
+        self.ports, self.leaf, self.choice, self.num_spines = ports, leaf, choice, num_spines
         self.num_leaves = int(leaf.max()) + 1 if len(leaf) else 0
         pairs = self.num_leaves * num_spines if self.num_leaves > 1 else 0
-        self.bundled = not static and 2 * pairs > MAX_REAL_LINKS
-        self.lanes = 1 if self.bundled else num_spines
-        bundle = num_spines // self.lanes
+        self.bundled = choice.may_bundle and 2 * pairs > MAX_REAL_LINKS
+        self.lanes = 1 if self.bundled else max(num_spines, 1)
+        bundle = max(num_spines // self.lanes, 1)
         uplinks = 2 * (pairs // bundle)
         self.num_port_links = 2 * len(ports)
         self.capacity = np.concatenate(
@@ -70,7 +81,7 @@ class TwoTier(Wiring):
         if self.num_leaves <= 1:
             return Hops.of(n, (src, 1.0), (num_ports + dst, 1.0))
         rise, fall = self.leaf[src], self.leaf[dst]
-        lane = (dst % self.lanes)[:, None] if self.static else np.arange(self.lanes)[None, :]
+        lane = self.choice.lanes(src, dst, self.lanes)
         cross = (rise != fall)[:, None]
         up = np.where(cross, 2 * num_ports + rise[:, None] * self.lanes + lane, -1)
         down = np.where(cross, 2 * num_ports + (self.num_leaves + fall[:, None]) * self.lanes + lane, -1)
@@ -79,10 +90,10 @@ class TwoTier(Wiring):
 
     @override
     def demand(self, sending: FloatArray, receiving: FloatArray) -> FloatArray:
-        """All ports of a leaf at once, evenly over the spines (on any single one if routing is static)."""
+        """All ports of a leaf at once, evenly over the spines (on any one if a flow takes one)."""
         bound = np.full(len(self.capacity), np.inf)
         if self.num_leaves > 1:
-            share = 1.0 if self.static else 1 / self.lanes
+            share = 1.0 if self.choice.single else 1 / self.lanes
             leaves = [np.bincount(self.leaf, rate, self.num_leaves) for rate in (sending, receiving)]
             bound[self.num_port_links :] = np.repeat(np.concatenate(leaves) * share, self.lanes)
         return bound
@@ -121,13 +132,58 @@ def rail_optimized(fabric: Fabric, ports: Ports) -> Wiring:
     return _with_spines(fabric, ports, ports.host // hosts_per_leaf * rails + ports.index, hosts_per_leaf)
 
 
+class Planes(TwoTier):
+    """Two-tier fabrics side by side, one per NIC of a host; nothing leads from one to another.
+
+    A flow between NICs of different index has to change planes inside a host, over NVLink (NCCL's PXN).
+    """
+
+    def __init__(self, ports: Ports, plane_of_leaf: IntArray, *args: Any) -> None:
+        self.plane = plane_of_leaf
+        super().__init__(ports, *args)
+
+    def route(self, src: IntArray, dst: IntArray) -> Hops:
+        """Within one plane."""
+        if (self.plane[self.leaf[src]] != self.plane[self.leaf[dst]]).any():
+            must = "reach the NICs of other rails through a device of the sender's host"
+            raise InputError("cluster.fabric.kind", must)
+        return super().route(src, dst)
+
+    def ends(self, link: int) -> tuple[str, str]:
+        """As in a single fabric, with the plane in the names of spines."""
+        a, b = super().ends(link)
+        if link < self.num_port_links:
+            return a, b
+        plane = self.plane[int((a if a.startswith("leaf") else b)[4:])]
+        return (a, f"plane{plane}_{b}") if a.startswith("leaf") else (f"plane{plane}_{a}", b)
+
+
+def rail_only(fabric: Fabric, ports: Ports) -> Wiring:
+    """NIC i of every host on switch i, and no spine (W. Wang et al., HotI 2024, Rail-only)."""
+    rails = int(ports.index.max(initial=0)) + 1
+    bandwidth, latency = port_cables(fabric, ports)
+    return Planes(ports, np.arange(rails), ports.index, bandwidth, latency, 0.0, 0.0, 0)
+
+
+def multi_plane(fabric: Fabric, ports: Ports) -> Wiring:
+    """NIC i of every host in leaf-spine fabric i (DeepSeek-V3: eight planes, arXiv:2505.09343, section 5)."""
+    rails = int(ports.index.max(initial=0)) + 1
+    hosts_per_leaf = fabric.hosts_per_leaf or _DEFAULT_PORTS_PER_LEAF
+    leaf = ports.host // hosts_per_leaf * rails + ports.index
+    plane = np.arange(int(leaf.max(initial=0)) + 1) % rails
+    bandwidth, latency = port_cables(fabric, ports)
+    uplink, num_spines = uplinks(fabric, hosts_per_leaf, float(bandwidth[0]))
+    uplink_latency = fabric.latency if fabric.uplink_latency is None else fabric.uplink_latency
+    return Planes(
+        ports, plane, leaf, bandwidth, latency, uplink, uplink_latency, num_spines, PathChoice.of(fabric)
+    )
+
+
 def _with_spines(fabric: Fabric, ports: Ports, leaf: IntArray, ports_per_leaf: int) -> Wiring:
     bandwidth, latency = port_cables(fabric, ports)
     uplink, num_spines = uplinks(fabric, ports_per_leaf, float(bandwidth[0]))
     uplink_latency = fabric.latency if fabric.uplink_latency is None else fabric.uplink_latency
-    return TwoTier(
-        ports, leaf, bandwidth, latency, uplink, uplink_latency, num_spines, fabric.routing == "static"
-    )
+    return TwoTier(ports, leaf, bandwidth, latency, uplink, uplink_latency, num_spines, PathChoice.of(fabric))
 
 
 def uplinks(fabric: Fabric, ports_per_leaf: int, cable: float) -> tuple[float, int]:
