@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ from sim.lowering.arrays import distinct
 from sim.lowering.buckets import Bucket, make_buckets
 from sim.lowering.layout import Layout
 from sim.lowering.stages import split_layers
-from sim.lowering.traffic import Traffic, step_latency
+from sim.lowering.traffic import Traffic, reduction_rate, step_latency
 from sim.models.compute import LayerCosts, chain_cost
 from sim.models.memory import local_parameters
 from sim.spec import Calibration, Cluster, Device, Scenario, Strategy, Workload
@@ -32,8 +31,6 @@ IntArray = npt.NDArray[np.int64]
 class Plan(Traffic):
     """Resolved scenario, layout and stages, with their traffic. Built by :func:`make_plan`."""
 
-    library: ClassVar[str] = "nccl"  # collective library of the cluster
-
     scenario: Scenario
     strategy: Strategy
     layout: Layout
@@ -44,6 +41,11 @@ class Plan(Traffic):
     server_endpoints: IntArray
     _buckets: dict[int, list[Bucket]] = field(default_factory=dict)
     _spans: dict[bool, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def library(self) -> str:
+        """Collective library of the cluster."""
+        return self.cluster.library
 
     @property
     def workload(self) -> Workload:
@@ -150,6 +152,7 @@ class Plan(Traffic):
             sequence_parallel=self.strategy.sequence_parallel,
             ep=self.strategy.ep,
             calibration=self.calibration,
+            slowest_of=self.layout.num_ranks if self.strategy.synchronization == "bsp" else 1,
         )
 
     def fold(self) -> None:
@@ -199,7 +202,8 @@ def make_plan(scenario: Scenario) -> Plan:
         layout=layout,
         network=network,
         capacity=network.effective_capacity(scenario.calibration),
-        step_latency=step_latency(scenario.calibration, Plan.library),
+        step_latency=step_latency(scenario.calibration, cluster.library),
+        reduction_rate=reduction_rate(cluster, scenario.calibration),
         chunks=[],
         micro_batches=num_micro_batches(strategy, workload),
         micro_batch_size=micro_batch_size,

@@ -7,6 +7,7 @@ needs to launch them, which is what bounds models of many small kernels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +23,7 @@ from sim.models.kernels import (
     compile_chain,
     operation_flops,
 )
-from sim.models.roofline import kernel_times, roof
+from sim.models.roofline import Roof, kernel_times, roof
 from sim.spec.calibration import Calibration
 from sim.spec.device import Device
 from sim.spec.layer import Layer
@@ -98,6 +99,7 @@ def chain_cost(
     sequence_parallel: bool = False,
     ep: int = 1,
     first: bool = True,
+    slowest_of: int = 1,
 ) -> LayerCosts:
     """Cost of every layer of a chain for one micro-batch on one device.
 
@@ -117,6 +119,8 @@ def chain_cost(
         Expert-parallel degree.
     first : bool
         Whether the chain's first layer is the model's first, which needs no input gradient.
+    slowest_of : int
+        Devices that wait for each other: equal devices differ a little in speed, and the slowest counts.
 
     Returns
     -------
@@ -126,7 +130,16 @@ def chain_cost(
     if micro_batch <= 0:
         raise InputError("strategy.micro_batch_size", "be greater than 0", got=micro_batch)
     return _chain_cost(
-        tuple(layers), device, dtype, float(micro_batch), tp, sequence_parallel, ep, first, calibration
+        tuple(layers),
+        device,
+        dtype,
+        float(micro_batch),
+        tp,
+        sequence_parallel,
+        ep,
+        first,
+        slowest_of,
+        calibration,
     )
 
 
@@ -166,15 +179,55 @@ def _chain_cost(
     sequence_parallel: bool,
     ep: int,
     first: bool,
+    slowest_of: int,
     calibration: Calibration,
 ) -> LayerCosts:
     kernels = compile_chain(layers, first)
     rates = roof(device, dtype, calibration)
     dims = kernels.scaled((micro_batch, float(tp), float(tp) if sequence_parallel else 1.0, float(ep)))
-    times = kernel_times(kernels, dims, rates)
+    exchanges = np.array([float(layer.tensor_all_reduce and tp > 1) for layer in layers])
+    slowdown = slowest_device(slowest_of, calibration.value("device", device.name, "speed_variation"))
+    return evaluate(kernels, dims, rates, micro_batch, exchanges, slowdown)
+
+
+def slowest_device(count: int, variation: float) -> float:
+    """Time of the slowest of ``count`` devices over that of the mean one.
+
+    Speeds are normal with standard deviation ``variation``; the expected largest of n deviations is about
+    sqrt(2 ln n) minus a correction (Cramér 1946, Mathematical methods of statistics, section 28.6). Devices
+    of one kind differ by several percent (Sinha et al., SC 2022, arXiv:2208.11035).
+    """
+    if count < 2 or not variation:
+        return 1.0
+    root = math.sqrt(2 * math.log(count))
+    expected = root - (math.log(math.log(count)) + math.log(4 * math.pi)) / (2 * root) + 0.5772 / root
+    return 1.0 + variation * max(expected, 0.56)
+
+
+def evaluate(
+    kernels: Kernels,
+    dims: FloatArray,
+    rates: Roof,
+    micro_batch: float,
+    exchanges: FloatArray,
+    slowdown: float = 1.0,
+) -> LayerCosts:
+    """Costs of a compiled chain at given rates; see :func:`chain_cost`.
+
+    Parameters
+    ----------
+    kernels, dims
+        Compiled chain and the dimensions of its kernels on one device.
+    rates : Roof
+    micro_batch : float
+    exchanges : float[L]
+        Collectives that the host launches in each direction of a layer.
+    slowdown : float
+        Factor on device time.
+    """
+    times = kernel_times(kernels, dims, rates) * slowdown
     seconds, counts = zip(*(_sum_phase(kernels, times, phase) for phase in range(3)), strict=True)
     # The host launches kernels, and collectives, one by one: a layer cannot be faster than its launches.
-    exchanges = np.array([float(layer.tensor_all_reduce and tp > 1) for layer in layers])
     launched = (counts[FORWARD] + exchanges, counts[1] + exchanges, counts[2])
     forward, backward_input, backward_weight = (
         np.maximum(time, count * rates.issue_time) for time, count in zip(seconds, launched, strict=True)
