@@ -16,7 +16,9 @@ class Device(CatalogSpec):
     kind: Literal["gpu", "tpu", "cpu"]
     peak_flops: dict[str, FlopsPerSecond] = Field(
         min_length=1,
-        description="dense peak per compute type: fp32 tf32 fp16 bf16 fp8 fp4 int8; matrix units where present",
+        description=(
+            "dense peak per compute type: fp32 tf32 fp16 bf16 fp8 fp4 int8; matrix units where present"
+        ),
     )
     memory_bytes: Bytes = Field(
         gt=0, description="memory a framework can allocate from, as the datasheet states it"

@@ -128,7 +128,13 @@ class Fabric(Spec):
         (),
         description="switches (`spine3`) and cables (`leaf0-spine1`) that are down; names as in load tables",
     )
-    link_service: Literal["fair", "weighted", "fifo"] = "fair"
+    link_service: Literal["fair", "weighted", "fifo", "tcp"] = Field(
+        "fair",
+        description=(
+            "fair: equal rates; weighted: rates drawn per transfer; fifo: whole transfers in order of "
+            "start; tcp: as fifo, but transfers that start together share fairly"
+        ),
+    )
 
     @model_validator(mode="after")
     def _fields_of_kind(self) -> Fabric:

@@ -16,7 +16,9 @@ class Gemm(Spec):
 
     op: Literal["gemm"] = "gemm"
     rows: float = Field(gt=0, description="rows per sample (tokens per sample, or 1 for a classifier)")
-    n: float = Field(gt=0, description="output columns; divided by tp when `split` is column, heads or vocabulary")
+    n: float = Field(
+        gt=0, description="output columns; divided by tp when `split` is column, heads or vocabulary"
+    )
     k: float = Field(gt=0, description="inner dimension; divided by tp when `split` is row")
     batch: float = Field(1, gt=0, description="independent products per sample, each with its own weights")
     split: TensorSplit = "none"
@@ -47,7 +49,9 @@ class Attention(Spec):
     head_dim: int = Field(ge=1)
     causal: bool = False
     flash: bool = Field(False, description="fused kernel: the score matrix is never written to memory")
-    dropout: bool = Field(False, description="dropout on the attention probabilities: one more pass over them")
+    dropout: bool = Field(
+        False, description="dropout on the attention probabilities: one more pass over them"
+    )
 
 
 class MemoryBound(Spec):
@@ -84,9 +88,7 @@ class Measured(Spec):
     batch: float = Field(1, gt=0, description="samples the times were measured for")
 
 
-Op = Annotated[
-    Gemm | Convolution | Attention | MemoryBound | Embedding | Measured, Field(discriminator="op")
-]
+Op = Annotated[Gemm | Convolution | Attention | MemoryBound | Embedding | Measured, Field(discriminator="op")]
 
 
 class Layer(Spec):
@@ -94,20 +96,58 @@ class Layer(Spec):
 
     name: str
     kind: str = Field(description="conv, linear, norm, pool, embedding, attention, mlp, moe, head")
-    block: int = Field(ge=0, description="pipeline stages are cut only between blocks; non-decreasing along the chain")
+    block: int = Field(
+        ge=0, description="pipeline stages are cut only between blocks; non-decreasing along the chain"
+    )
     ops: tuple[Op, ...] = ()
     parameters: float = Field(0, ge=0, description="trainable parameters shared by all experts; unsharded")
-    tensor_parameters: float = Field(0, ge=0, description="part of `parameters` that tensor parallelism divides")
-    expert_parameters: float = Field(0, ge=0, description="parameters of all experts together; divided by ep (and tp)")
-    shared_parameters: float = Field(
-        0, ge=0, description="parameters owned by an earlier layer that this one also uses (tied embedding); copied if a pipeline cut separates them"
+    tensor_parameters: float = Field(
+        0, ge=0, description="part of `parameters` that tensor parallelism divides"
     )
-    tensors: tuple[float, ...] = Field((), description="sizes of the parameter tensors in forward order, experts' last; sums to parameters + expert_parameters")
+    expert_parameters: float = Field(
+        0, ge=0, description="parameters of all experts together; divided by ep (and tp)"
+    )
+    shared_parameters: float = Field(
+        0,
+        ge=0,
+        description=(
+            "parameters owned by an earlier layer that this one also uses (tied embedding); copied if a "
+            "pipeline cut separates them"
+        ),
+    )
+    tensors: tuple[float, ...] = Field(
+        (),
+        description=(
+            "sizes of the parameter tensors in forward order, experts' last; sums to parameters + "
+            "expert_parameters"
+        ),
+    )
     input_elements: float = Field(0, ge=0)
     output_elements: float = Field(0, ge=0, description="activation handed to the next layer")
-    stored_elements: float = Field(0, ge=0, description="activation elements kept for backward, in units of the compute dtype")
-    stored_tensor_elements: float = Field(0, ge=0, description="part of stored_elements that tensor parallelism divides")
-    stored_selective_elements: float = Field(0, ge=0, description="part of stored_tensor_elements that selective recomputation drops (attention core)")
-    tensor_all_reduce: bool = Field(False, description="row-parallel output: one all-reduce of output_elements forward, one of input_elements backward (Megatron f and g)")
-    expert_elements: float = Field(0, ge=0, description="elements one expert all-to-all moves per sample (top_k * tokens * hidden); two forward, two backward")
+    stored_elements: float = Field(
+        0, ge=0, description="activation elements kept for backward, in units of the compute dtype"
+    )
+    stored_tensor_elements: float = Field(
+        0, ge=0, description="part of stored_elements that tensor parallelism divides"
+    )
+    stored_selective_elements: float = Field(
+        0,
+        ge=0,
+        description="part of stored_tensor_elements that selective recomputation drops (attention core)",
+    )
+    tensor_all_reduce: bool = Field(
+        False,
+        description=(
+            "row-parallel output: one all-reduce of output_elements forward, one of input_elements "
+            "backward (Megatron f and g)"
+        ),
+    )
+    expert_elements: float = Field(
+        0,
+        ge=0,
+        description=(
+            "elements one expert all-to-all moves per sample (top_k * tokens * hidden); two forward, two "
+            "backward"
+        ),
+    )
     num_experts: int = Field(0, ge=0)

@@ -30,17 +30,27 @@ class Strategy(Spec):
     cp: int = Field(1, ge=1, description="context parallel degree (D1)")
     ep: int = Field(1, ge=1, description="expert parallel degree, within dp (D1)")
     pp: int = Field(1, ge=1, description="pipeline parallel degree (D1)")
-    dp: int | None = Field(None, ge=1, description="data parallel degree; derived from the device count if absent")
+    dp: int | None = Field(
+        None, ge=1, description="data parallel degree; derived from the device count if absent"
+    )
     placement: tuple[Axis, ...] = Field(
         ("tp", "cp", "dp", "pp"), description="order in which ranks fill devices, fastest axis first"
     )
-    micro_batch_size: int | None = Field(None, ge=1, description="samples per micro-batch; the per-replica batch if absent")
+    micro_batch_size: int | None = Field(
+        None, ge=1, description="samples per micro-batch; the per-replica batch if absent"
+    )
     schedule: Schedule = Field("1f1b", description="pipeline schedule (D12); without effect at pp=1")
-    virtual_stages: int = Field(1, ge=1, description="model chunks per pipeline rank, for the interleaved schedule")
-    sequence_parallel: bool = Field(False, description="Megatron sequence parallelism: all-reduce becomes reduce-scatter + all-gather")
+    virtual_stages: int = Field(
+        1, ge=1, description="model chunks per pipeline rank, for the interleaved schedule"
+    )
+    sequence_parallel: bool = Field(
+        False, description="Megatron sequence parallelism: all-reduce becomes reduce-scatter + all-gather"
+    )
     recompute: Recompute = Field("none", description="activation recomputation (D13)")
     state: StatePlacement = Field("replicated", description="where optimiser state and parameters live (D2)")
-    num_servers: int | None = Field(None, ge=1, description="parameter servers; one per host if co-located and absent, else 1")
+    num_servers: int | None = Field(
+        None, ge=1, description="parameter servers; one per host if co-located and absent, else 1"
+    )
     synchronization: Synchronization = Field("bsp", description="synchronisation rule (D3)")
     staleness: int = Field(0, ge=0, description="SSP bound s: clocks a worker may be ahead of the slowest")
     backup_workers: int = Field(0, ge=0, description="late gradients dropped per step under `backup`")
@@ -48,7 +58,11 @@ class Strategy(Spec):
     collective: CollectiveAlgorithm = Field("auto", description="gradient collective algorithm (D6)")
     chunks: int = Field(1, ge=1, description="chunks a hierarchical collective is pipelined in")
     compression: Compression = Field("none", description="wire format of gradients (D7)")
-    overlap: bool = Field(True, description="wait-free backpropagation: communicate a bucket as soon as it is ready (D8)")
+    overlap: bool = Field(
+        True, description="wait-free backpropagation: communicate a bucket as soon as it is ready (D8)"
+    )
     bucket_size: Bytes = Field(25 * 2.0**20, gt=0, description="gradient bucket capacity (D8)")
-    first_bucket_size: Bytes | None = Field(None, gt=0, description="capacity of the first bucket; 1 MiB when bucket_size is left at its default")
+    first_bucket_size: Bytes | None = Field(
+        None, gt=0, description="capacity of the first bucket; 1 MiB when bucket_size is left at its default"
+    )
     prefetch: int = Field(1, ge=0, description="ZeRO-3: layers whose parameters are gathered ahead")

@@ -25,14 +25,25 @@ class Workload(CatalogSpec):
 
     layers: tuple[Layer, ...] = Field(min_length=1)
     family: str = Field(description="cnn, transformer, moe")
-    dtype: DType = Field("fp32", description="compute precision; 16- and 8-bit imply mixed precision with fp32 master weights")
+    dtype: DType = Field(
+        "fp32", description="compute precision; 16- and 8-bit imply mixed precision with fp32 master weights"
+    )
     optimizer: Optimizer = "momentum"
     global_batch_size: int | None = Field(None, ge=1)
     batch_per_device: int | None = Field(None, ge=1, description="samples per model replica and step")
     sequence_length: int | None = Field(None, ge=1, description="tokens per sample; absent for images")
     sample_bytes: Bytes = Field(0, ge=0, description="bytes of one stored training sample")
-    optimizer_time: Seconds | None = Field(None, ge=0, description="measured time of a whole update on one device; a rank that updates part of the parameters takes that part of it")
-    input_time_per_sample: Seconds = Field(0, ge=0, description="host time to prepare one sample, hidden unless it exceeds the step")
+    optimizer_time: Seconds | None = Field(
+        None,
+        ge=0,
+        description=(
+            "measured time of a whole update on one device; a rank that updates part of the parameters "
+            "takes that part of it"
+        ),
+    )
+    input_time_per_sample: Seconds = Field(
+        0, ge=0, description="host time to prepare one sample, hidden unless it exceeds the step"
+    )
     num_heads: int | None = Field(None, ge=1, description="attention heads, for the tp rules")
     num_kv_heads: int | None = Field(None, ge=1)
     hidden: int | None = Field(None, ge=1)

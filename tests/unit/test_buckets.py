@@ -10,13 +10,19 @@ from sim.lowering.buckets import make_buckets
 
 def test_first_bucket_is_small_and_order_is_reversed() -> None:
     buckets = make_buckets(
-        [0, 1, 2], [(6.0, 1.0), (4.0, 1.0), (3.0,)], bucket_bytes=20.0, first_bucket_bytes=8.0, element_bytes=4.0
+        [0, 1, 2],
+        [(6.0, 1.0), (4.0, 1.0), (3.0,)],
+        bucket_bytes=20.0,
+        first_bucket_bytes=8.0,
+        element_bytes=4.0,
     )
     assert [(b.elements, b.last_layer) for b in buckets] == [(3.0, 2), (5.0, 1), (7.0, 0)]
 
 
 def test_one_bucket_when_everything_fits() -> None:
-    buckets = make_buckets([4, 5], [(1.0,), (2.0,)], bucket_bytes=1e9, first_bucket_bytes=1e9, element_bytes=4.0)
+    buckets = make_buckets(
+        [4, 5], [(1.0,), (2.0,)], bucket_bytes=1e9, first_bucket_bytes=1e9, element_bytes=4.0
+    )
     assert [(b.elements, b.last_layer) for b in buckets] == [(3.0, 4)]
 
 
@@ -25,10 +31,14 @@ def test_one_bucket_when_everything_fits() -> None:
     st.floats(1, 1e6),
     st.floats(1, 1e6),
 )
-def test_elements_are_conserved_and_layers_descend(sizes: list[list[float]], bucket: float, first: float) -> None:
+def test_elements_are_conserved_and_layers_descend(
+    sizes: list[list[float]], bucket: float, first: float
+) -> None:
     buckets = make_buckets(
         list(range(len(sizes))), sizes, bucket_bytes=bucket, first_bucket_bytes=first, element_bytes=4.0
     )
-    assert abs(sum(b.elements for b in buckets) - sum(map(sum, sizes))) <= 1e-9 * max(1.0, sum(map(sum, sizes)))
+    assert abs(sum(b.elements for b in buckets) - sum(map(sum, sizes))) <= 1e-9 * max(
+        1.0, sum(map(sum, sizes))
+    )
     layers = [b.last_layer for b in buckets]
     assert layers == sorted(layers, reverse=True)

@@ -52,7 +52,8 @@ def test_every_action_once_and_forward_first(name: str, stages: int, micro_batch
 
 
 @pytest.mark.parametrize(
-    ("name", "chunks", "makespan"), [("gpipe", 1, 33.0), ("1f1b", 1, 33.0), ("interleaved", 2, 28.5), ("naive", 1, 96.0)]
+    ("name", "chunks", "makespan"),
+    [("gpipe", 1, 33.0), ("1f1b", 1, 33.0), ("interleaved", 2, 28.5), ("naive", 1, 96.0)],
 )
 def test_bubble_algebra(name: str, chunks: int, makespan: float) -> None:
     """p=4, m=8, F=1, B=2: (m + p - 1) * 3 = 33; interleaved (m + (p - 1) / v) * 3 = 28.5; naive m * p * 3."""

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 
 from sim.lowering.stages import split_layers
 from sim.spec.layer import Layer
 
 
-def chain(kinds: list[tuple[str, int]]) -> list[Layer]:
+def layers_of(kinds: list[tuple[str, int]]) -> list[Layer]:
     return [Layer(name=f"l{i}", kind=kind, block=block) for i, (kind, block) in enumerate(kinds)]
 
 
 def test_transformer_blocks_are_split_evenly_with_embedding_first_and_head_last() -> None:
     kinds = [("embedding", 0)] + [(k, b) for b in range(1, 9) for k in ("attention", "mlp")] + [("head", 9)]
-    parts = split_layers(chain(kinds), [1.0] * len(kinds), 4)
+    parts = split_layers(layers_of(kinds), [1.0] * len(kinds), 4)
     assert [len(p) for p in parts] == [5, 4, 4, 5]
-    assert sum(parts, []) == list(range(18))
+    assert list(chain.from_iterable(parts)) == list(range(18))
 
 
 def test_other_chains_minimise_the_largest_part() -> None:
-    layers = chain([("conv", i) for i in range(5)])
+    layers = layers_of([("conv", i) for i in range(5)])
     assert split_layers(layers, [1.0, 1.0, 1.0, 1.0, 4.0], 2) == [[0, 1, 2, 3], [4]]
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 5])
 def test_cuts_never_split_a_block(parts: int) -> None:
-    layers = chain([("conv", i // 3) for i in range(15)])
+    layers = layers_of([("conv", i // 3) for i in range(15)])
     pieces = split_layers(layers, [1.0 + i % 4 for i in range(15)], parts)
-    assert sum(pieces, []) == list(range(15))
+    assert list(chain.from_iterable(pieces)) == list(range(15))
     assert all(len(p) % 3 == 0 and p for p in pieces)
