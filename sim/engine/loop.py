@@ -68,7 +68,7 @@ class Player:
         self.streams = StreamPool(plan) if plan.is_shared.any() else None
         self.network: Network | None = None
         if (~plan.timed & ~plan.is_activity).any():
-            self.network = (FifoNetwork if graph.link_service == "fifo" else FluidNetwork)(
+            self.network = (FifoNetwork if graph.link_service in ("fifo", "tcp") else FluidNetwork)(
                 self.env, plan, self.done, self.signals
             )
         self.coupling = (

@@ -176,7 +176,7 @@ class ExecutionGraph:
     max_iterations: int | None = None  # None: until steady state
     jitter: float = 0.0  # coefficient of variation of compute work, lognormal, mean 1
     seed: int = 0
-    link_service: str = "fair"  # fair | weighted | fifo
+    link_service: str = "fair"  # fair | weighted | fifo | tcp
     compute_speed_under_communication: float = 1.0
     communication_speed_under_compute: float = 1.0
     metadata: dict[str, object] = field(default_factory=dict)

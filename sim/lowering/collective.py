@@ -17,8 +17,9 @@ from sim.graph.builder import Edge, source
 from sim.graph.collector import collector_off
 from sim.graph.execution import Cause, ExecutionGraph
 from sim.lowering.arrays import distinct
-from sim.lowering.traffic import Traffic, step_latency
+from sim.lowering.traffic import Traffic, reduction_rate, step_latency
 from sim.lowering.transfers import TransferEmitter
+from sim.models import gloo
 from sim.models.collectives import choose, plan
 from sim.spec import Calibration, Cluster
 
@@ -42,7 +43,7 @@ def lower_collective(
     dims: tuple[int, ...] | None = None,
     repeat: int = 1,
     fold: bool = True,
-    library: str = "nccl",
+    library: str | None = None,
 ) -> ExecutionGraph:
     """Lower one collective, or the same one in several groups at once.
 
@@ -72,7 +73,7 @@ def lower_collective(
     fold : bool
         Whether alike ranks, groups and links are played once.
     library : str
-        Section of the calibration for latencies.
+        Section of the calibration for latencies; the cluster's library if absent.
 
     Returns
     -------
@@ -92,7 +93,8 @@ def lower_collective(
     traffic = Traffic(
         network=network,
         capacity=network.effective_capacity(calibration),
-        step_latency=step_latency(calibration, library),
+        step_latency=step_latency(calibration, library or cluster.library),
+        reduction_rate=reduction_rate(cluster, calibration),
     )
     family_sizes = _request(traffic, groups, sizes, op, algorithm, dims)
     members = distinct(np.concatenate(groups))
@@ -163,6 +165,9 @@ def _request(
     """Add one family per number of ranks (and dims); returns the sizes of each family's groups."""
     alike: dict[tuple[str, int, tuple[int, ...] | None], list[int]] = {}
     for index, group in enumerate(groups):
+        if traffic.messages:
+            alike.setdefault((op, len(group), None), []).append(index)
+            continue
         hosts = len(distinct(traffic.router.endpoint_host[group]))
         name = choose(op, float(sizes[index]), len(group), hosts) if algorithm == "auto" else algorithm
         extents = dims
@@ -171,13 +176,16 @@ def _request(
         alike.setdefault((name, len(group), extents), []).append(index)
     family_sizes: dict[str, FloatArray] = {}
     for (name, size, extents), mine in alike.items():
-        phases = plan(op, name, size, dims=extents)
+        if traffic.messages:
+            phases = gloo.message_plan(op, size, queued=traffic.queued_notes)
+        else:
+            phases = plan(op, name, size, dims=extents)
         family = f"{op}_{name}_{len(family_sizes)}"
         # Roots stay where they are; other ranks are arranged as the library would.
-        order = "" if op in _ROOTED or name == "direct" else name
+        order = "" if op in _ROOTED or name == "direct" or traffic.messages else name
         traffic.request(
             family, np.stack([groups[i] for i in mine]), phases, algorithm=order, asymmetric=op == "send",
-            marks=sizes[mine],
+            marks=sizes[mine], operation=op if traffic.messages else "",
         )  # fmt: skip
         family_sizes[family] = sizes[mine]
     return family_sizes

@@ -140,6 +140,8 @@ class Family:
         Whether members play different parts (sender and receiver), so that folding keeps them apart.
     marks : float array, optional
         What else tells groups apart, one number each: groups of different marks do not fold.
+    operation : str
+        The collective that is sent as messages of the phases; empty: the phases follow one another.
     loads : sequence of PhaseLoads
         Filled by :meth:`Router.load`.
     """
@@ -149,6 +151,7 @@ class Family:
     flows: tuple[PhaseFlows, ...]
     asymmetric: bool = False
     marks: FloatArray | None = None
+    operation: str = ""
     loads: tuple[PhaseLoads, ...] = ()
 
     @property

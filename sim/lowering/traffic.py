@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,8 +11,9 @@ import numpy as np
 from sim.fabric.network import Network
 from sim.lowering.fold import Partition, partition, quotient_loads
 from sim.lowering.patterns import Family, FloatArray, IntArray, Router, StepLatency
+from sim.models import gloo
 from sim.models.collectives import Phase, plan
-from sim.spec import Calibration
+from sim.spec import Calibration, Cluster
 
 
 def step_latency(calibration: Calibration, library: str) -> StepLatency:
@@ -20,6 +21,14 @@ def step_latency(calibration: Calibration, library: str) -> StepLatency:
     return StepLatency(
         calibration.value("library", library, "step_latency"),
         calibration.value("library", library, "step_latency_network"),
+    )
+
+
+def reduction_rate(cluster: Cluster, calibration: Calibration) -> float:
+    """Bytes/s at which the slowest device adds up two arrays: two reads and a write per byte of sum."""
+    return min(
+        device.memory_bandwidth * calibration.value("device", device.name, "memory_efficiency") / 3
+        for device in cluster.device_types
     )
 
 
@@ -33,6 +42,8 @@ class Traffic:
     capacity : float array
         Achievable bytes/s of every link.
     step_latency : StepLatency
+    reduction_rate : float
+        Bytes/s at which a rank adds up what it received, where the library waits for that.
     families : dict of str to Family
         By name; with loads once classified.
     parts : Partition, optional
@@ -44,6 +55,7 @@ class Traffic:
     network: Network
     capacity: FloatArray
     step_latency: StepLatency
+    reduction_rate: float = float("inf")
     families: dict[str, Family] = field(default_factory=dict)
     parts: Partition | None = None
     loads: dict[str, list[list[tuple[IntArray, FloatArray]]]] = field(default_factory=dict)
@@ -53,6 +65,16 @@ class Traffic:
         """The partition into classes."""
         assert self.parts is not None
         return self.parts
+
+    @property
+    def messages(self) -> bool:
+        """Whether the library sends collectives as messages (:mod:`sim.models.gloo`)."""
+        return self.network.cluster.library == "gloo"
+
+    @property
+    def queued_notes(self) -> bool:
+        """Whether control messages wait in line with all other data."""
+        return self.network.cluster.fabric.link_service == "fifo"
 
     @cached_property
     def router(self) -> Router:
@@ -68,16 +90,28 @@ class Traffic:
         algorithm: str = "",
         asymmetric: bool = False,
         marks: FloatArray | None = None,
+        operation: str = "",
     ) -> None:
-        """Add a family of groups; see :meth:`Router.family`."""
-        self.families[name] = self.router.family(
+        """Add a family of groups; see :meth:`Router.family`.
+
+        ``operation`` names a collective that the library sends as messages of these phases. Any other message
+        is a rendezvous where the library makes it one: a note one way, then the data.
+        """
+        if self.messages and not operation:
+            phases = [replace(phase, steps=2 * phase.steps) for phase in phases]
+        family = self.router.family(
             name, groups, phases, algorithm=algorithm, asymmetric=asymmetric, marks=marks
         )
+        self.families[name] = replace(family, operation=operation)
 
     def request_collective(self, name: str, groups: IntArray, op: str, algorithm: str) -> None:
         """Add the collective ``op`` over equal-sized ``groups``, in the orders the library would use."""
         size = groups.shape[1]
         if size < 2:
+            return
+        if self.messages:
+            phases = gloo.message_plan(op, size, queued=self.queued_notes)
+            self.request(name, groups, phases, operation=op)
             return
         dims = self.host_dims(groups[0]) if algorithm in ("hierarchical", "torus2d", "tree") else None
         if algorithm in ("hierarchical", "torus2d") and (dims is None or min(dims) < 2):

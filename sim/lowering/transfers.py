@@ -8,8 +8,9 @@ from itertools import chain
 from typing import Any
 
 from sim.graph.builder import Edge, Ends, GraphBuilder
-from sim.graph.execution import Cause, LinkTable, TaskKind
+from sim.graph.execution import Cause, Discipline, LinkTable, TaskKind
 from sim.lowering.traffic import Traffic
+from sim.models import gloo
 
 
 @dataclass
@@ -67,6 +68,7 @@ class TransferEmitter:
         self.builder = GraphBuilder()
         self.device_row: dict[int, int] = {}
         self._ports: dict[tuple[Any, ...], _Port] = {}
+        self._finished: dict[tuple[Any, ...], tuple[int, int]] = {}
         self.family_classes = {name: self._classes(name, i) for i, name in enumerate(traffic.families)}
 
     def _classes(self, name: str, position: int) -> FamilyClasses:
@@ -131,6 +133,8 @@ class TransferEmitter:
         options: dict[str, int],
     ) -> list[Edge]:
         """All phases of a collective in one class of groups; returns the tasks that end it."""
+        if self.traffic.families[family].operation:
+            return self._messages(family, group, size, name, cause, before, stream, extra_latency, options)
         members = self.family_classes[family].members[group]
         last: list[list[Edge]] = [before] * chunks
         for number in range(len(self.traffic.families[family].phases)):
@@ -142,6 +146,47 @@ class TransferEmitter:
                 )  # fmt: skip
                 last[chunk] = [task]
         return last[0] if chunks == 1 else _merge(last)
+
+    def _messages(
+        self,
+        family: str,
+        group: int,
+        size: float,
+        name: str,
+        cause: Cause,
+        before: list[Edge],
+        stream: str | tuple[str, ...],
+        extra_latency: float,
+        options: dict[str, int],
+    ) -> list[Edge]:
+        """A collective as messages; it begins when fewer than two earlier ones of its group are under way."""
+        routed = self.traffic.families[family]
+        members = self.family_classes[family].members[group]
+        sent = gloo.messages(routed.operation, routed.groups.shape[1], size, queued=self.traffic.queued_notes)
+        counter, earlier = self._finished.get((members, stream), (-1, 0))
+        if counter < 0:
+            counter = self.builder.counter(f"{stream}.finished")
+        self._finished[members, stream] = counter, earlier + 1
+        tasks: list[int] = []
+        for message in sent:
+            latency = message.reduced_bytes / self.traffic.reduction_rate
+            tasks.append(
+                self.transfer(
+                    family, group, message.size_bytes, name, cause,
+                    [tasks[i] for i in message.after] if message.after else before,
+                    participants=members, stream=stream, phase=message.phase,
+                    extra_latency=latency if message.after else latency + extra_latency, **options,
+                )
+            )  # fmt: skip
+            if not message.after and earlier >= gloo.WIDTH:
+                self.builder.wait(tasks[-1], counter, earlier - gloo.WIDTH + 1)
+        followed = {i for message in sent for i in message.after}
+        last = [task for i, task in enumerate(tasks) if i not in followed]
+        end = self.builder.control(
+            f"{name}.done", device=self.device_row[members[0]], after=last, cause=cause, **options
+        )
+        self.builder.add(end, counter)
+        return [end]
 
     def transfer(
         self,
@@ -178,10 +223,16 @@ class TransferEmitter:
         suffix = f".{spec.dimension}" if spec.dimension else ""
         names = (stream,) * len(participants) if isinstance(stream, str) else stream
         senders = 1 if routed.asymmetric else routed.groups.shape[1]
+        # Two collectives of two segments each; how many of them run is decided by their counter.
+        width, discipline = (
+            (2 * gloo.WIDTH, Discipline.ARRIVAL) if routed.operation else (1, Discipline.PROGRAM)
+        )
         return _Port(
             device=self.device_row[participants[0]],
             streams=tuple(
-                self.builder.stream(self.device_row[member], label + suffix)
+                self.builder.stream(
+                    self.device_row[member], label + suffix, width=width, discipline=discipline
+                )
                 for member, label in zip(participants, names, strict=False)
             ),
             loads=self.family_classes[family].load_rows[phase][group],

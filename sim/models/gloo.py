@@ -81,14 +81,14 @@ def _build(op: str, n: int, size_bytes: float, queued: bool) -> tuple[Plan, tupl
 
 def _with_notes(phases: Plan, sent: list[Message]) -> tuple[Plan, tuple[Message, ...]]:
     """Make every note a message of its own, against the data's direction, that queues on the links."""
-    data = tuple(replace(phase, steps=max(phase.steps - 1, 1)) for phase in phases)
-    notes = tuple(replace(phase, src=phase.dst, dst=phase.src, steps=1) for phase in phases)
+    # A note waits where it leaves; both latencies come after that and are the data's.
+    notes = tuple(replace(phase, src=phase.dst, dst=phase.src, steps=0) for phase in phases)
     result: list[Message] = []
     for message in sent:
         after = tuple(2 * index + 1 for index in message.after)
-        result.append(Message(len(data) + message.phase, NOTE_BYTES, after, message.reduced_bytes))
+        result.append(Message(len(phases) + message.phase, NOTE_BYTES, after, message.reduced_bytes))
         result.append(Message(message.phase, message.size_bytes, (len(result) - 1,)))
-    return data + notes, tuple(result)
+    return phases + notes, tuple(result)
 
 
 def _ring(n: int, step: int) -> Phase:
@@ -111,9 +111,7 @@ def _scatter(n: int, size: float) -> list[Message]:
     """Reduce-scatter along the ring."""
     per_rank, segment = _segments(n, size)
     rounds = per_rank * (n - 1)
-    return [
-        Message(0, segment, (i - 2,) if i > 1 else (), segment if i > 1 else 0.0) for i in range(rounds)
-    ]
+    return [Message(0, segment, (i - 2,) if i > 1 else (), segment if i > 1 else 0.0) for i in range(rounds)]
 
 
 def _all_reduce(n: int, size: float) -> tuple[Plan, list[Message]]:

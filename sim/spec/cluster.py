@@ -29,6 +29,9 @@ class Cluster(CatalogSpec):
     hosts: tuple[HostGroup, ...] = Field((), description="mixed clusters: groups of equal hosts")
     num_hosts: int | None = Field(None, ge=1, description="number of machines; given or derived from `hosts`")
     fabric: Fabric
+    library: str = Field(
+        "nccl", description="collective library: gloo sends messages of segments, any other name is like NCCL"
+    )
     server_host: str | Host | None = Field(
         None,
         description="machine of dedicated parameter servers; the first host without its devices if absent",
