@@ -16,6 +16,7 @@ from sim.graph.execution import ExecutionGraph
 from sim.lowering import lower, lower_collective
 from sim.models.collectives import OPERATIONS, closed_form, plan
 from sim.spec import Calibration, Cluster
+from sim.spec.calibration import Parameter
 from tests.clusters import cluster, plain_host
 from tests.perf.works import GIB, LATENCY, PUSH, hosts_of_eight
 from tests.scenarios import scenario, timed_layer, workload
@@ -159,10 +160,13 @@ def test_gpt_like_data_parallel(n: int, milliseconds: float, fold: bool) -> None
     ],
 )
 def test_gpt3_on_64_a100(catalog: Catalog, strategy: dict[str, object], calculon: float) -> None:
+    alike = {
+        "default": {"speed_variation": Parameter(value=0, source="Calculon: all devices are equally fast")}
+    }
     one = scenario(
         catalog.workload("gpt3-175b", global_batch_size=64),
         catalog.cluster("dgx-a100", num_hosts=8),
-        calibration=catalog.calibration(),
+        calibration=catalog.calibration().merge(Calibration(name="alike", device=alike)),
         tp=8, pp=8, micro_batch_size=1, schedule="interleaved", virtual_stages=3, **strategy,
     )  # fmt: skip
     assert play(lower(one)).step_time == pytest.approx(calculon, rel=0.1)
@@ -258,7 +262,7 @@ def test_all_gather_sizes_are_those_of_the_result(perfect: Calibration) -> None:
 def test_the_ideal_calibration_covers_the_default(catalog: Catalog, perfect: Calibration) -> None:
     """Calibrations are merged over the default: whatever that says of a device or link, ideal overrides."""
     default = catalog.calibration()
-    nothing = ("latency", "latency_network", "time", "overhead", "bytes")
+    nothing = ("latency", "latency_network", "time", "overhead", "bytes", "variation")
     for section in ("device", "link", "library", "framework"):
         for key, parameters in getattr(default, section).items():
             for name in parameters:
