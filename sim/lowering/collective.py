@@ -172,7 +172,7 @@ def _request(
         name = choose(op, float(sizes[index]), len(group), hosts) if algorithm == "auto" else algorithm
         extents = dims
         if dims is None and name in ("hierarchical", "torus2d", "tree") and op not in _ROOTED:
-            extents = traffic.host_dims(group)
+            extents = traffic.host_dims(group[None])
         alike.setdefault((name, len(group), extents), []).append(index)
     family_sizes: dict[str, FloatArray] = {}
     for (name, size, extents), mine in alike.items():

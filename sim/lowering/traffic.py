@@ -113,15 +113,19 @@ class Traffic:
             phases = gloo.message_plan(op, size, queued=self.queued_notes)
             self.request(name, groups, phases, operation=op)
             return
-        dims = self.host_dims(groups[0]) if algorithm in ("hierarchical", "torus2d", "tree") else None
+        dims = self.host_dims(groups) if algorithm in ("hierarchical", "torus2d", "tree") else None
         if algorithm in ("hierarchical", "torus2d") and (dims is None or min(dims) < 2):
             algorithm, dims = "ring", None
         self.request(name, groups, plan(op, algorithm, size, dims=dims), algorithm=algorithm)
 
-    def host_dims(self, group: IntArray) -> tuple[int, int] | None:
-        """(ranks per host, hosts) of a group, if its hosts carry equally many."""
-        _, counts = np.unique(self.router.endpoint_host[group], return_counts=True)
-        return (int(counts[0]), len(counts)) if len(set(counts.tolist())) == 1 else None
+    def host_dims(self, groups: IntArray) -> tuple[int, int] | None:
+        """(ranks per host, hosts) of every group, if all their hosts carry equally many."""
+        hosts = np.sort(self.router.endpoint_host[groups], axis=1)
+        changes = hosts[:, 1:] != hosts[:, :-1]
+        breaks, size = np.flatnonzero(changes[0]) + 1, groups.shape[1]
+        per_host = int(breaks[0]) if len(breaks) else size
+        even = np.array_equal(breaks, np.arange(per_host, size, per_host)) and size % per_host == 0
+        return (per_host, size // per_host) if even and (changes == changes[0]).all() else None
 
     def classify(self, endpoint_keys: IntArray, *, fold: bool) -> None:
         """Partition endpoints, groups and links into classes and compute the folded loads.

@@ -74,3 +74,20 @@ def test_asymmetric_families_tell_sender_from_receiver() -> None:
     assert backward.groups.tolist() == [[1, 0]]
     assert forward.asymmetric
     assert len(np.unique(plan.classes.endpoint_class[:2])) == 2
+
+
+@pytest.mark.parametrize(
+    ("groups", "dims"),
+    [
+        ([[0, 1, 4, 5], [2, 3, 6, 7]], (2, 2)),
+        ([[0, 4, 1, 5]], (2, 2)),  # in any order
+        ([[0, 1, 2, 3]], (4, 1)),
+        ([[0, 4, 8, 12]], (1, 4)),
+        ([[0, 1, 4, 5], [2, 6, 10, 14]], None),  # one group is a grid of another shape
+        ([[0, 1, 2, 4]], None),
+        ([[0, 1, 4, 5, 8, 9, 12]], None),
+    ],
+)
+def test_hosts_of_groups_form_a_grid_or_not(groups: list[list[int]], dims: tuple[int, int] | None) -> None:
+    plan = make_plan(scenario(even_workload(1, 1, 2), cluster(switched_host(4, 4), 4)))
+    assert plan.host_dims(np.array(groups)) == dims
