@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from sim.errors import ClusterloomError, InputError
@@ -190,7 +193,22 @@ def _resolve(context: Context, overrides: dict[str, Any], varied: Sequence[str],
         return Point(
             index, overrides, "", {**parameters, **fields, **_other(overrides, varied)}, failure(error)
         )
-    return Point(index, overrides, scenario.key(), _parameters(scenario, context, overrides, varied))
+    key = f"{scenario.key()}-{code_digest()}"
+    return Point(index, overrides, key, _parameters(scenario, context, overrides, varied))
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """Digest of the simulator's own source: a point computed by other code is not the same point.
+
+    The version alone does not tell two states of a checkout apart; a journal would then hand out results
+    of yesterday's models.
+    """
+    package = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _parameters(
