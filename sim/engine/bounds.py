@@ -54,19 +54,19 @@ def rate_bound(graph: ExecutionGraph) -> float:
 def cycle_bound(graph: ExecutionGraph) -> float:
     """Seconds from a turn of the busiest program stream to its next: the longest way through one iteration.
 
-    The stream's last task of an iteration comes before its first of the next, so that the longest chain from
-    its first task to its last, on an idle network, is a lower bound on the time of an iteration, however
-    iterations overlap. Skipped tasks count as played.
+    The stream's first task of an iteration comes after its last of the one before, and perhaps after others, so
+    that the longest chain from it to one of those, on an idle network, is a lower bound on the time of an
+    iteration, however iterations overlap. Skipped tasks count as played.
     """
     duration = idle_durations(graph)
     stream, task = program_entries(graph, chained=True)
     if not len(task):
         return 0.0
     work = np.bincount(stream, duration[task], len(graph.stream_table.width))
-    chosen = task[stream == int(work.argmax())]
-    first, last = int(chosen[0]), int(chosen[-1])
+    first = int(task[stream == int(work.argmax())][0])
     edges = data_edges(graph).joined(stream_edges(graph))
-    return float(_longest(edges.where(edges.distance == 0), duration, origin=first)[last])
+    before = edges.source[(edges.target == first) & (edges.distance == 1)]
+    return float(_longest(edges.where(edges.distance == 0), duration, origin=first)[before].max(initial=0.0))
 
 
 def _longest(edges: Edges, duration: FloatArray, *, origin: int | None = None) -> FloatArray:
