@@ -54,8 +54,8 @@ def rate_bound(graph: ExecutionGraph) -> float:
 def cycle_bound(graph: ExecutionGraph) -> float:
     """Seconds from a turn of the busiest program stream to its next: the longest way through one iteration.
 
-    The stream's first task of an iteration comes after its last of the one before, and perhaps after others, so
-    that the longest chain from it to one of those, on an idle network, is a lower bound on the time of an
+    The stream's first task of an iteration comes after its last of the one before, and perhaps after others,
+    so that the longest chain from it to one of those, on an idle network, is a lower bound on the time of an
     iteration, however iterations overlap. Skipped tasks count as played.
     """
     duration = idle_durations(graph)
