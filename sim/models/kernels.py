@@ -38,7 +38,8 @@ class Kernel(NamedTuple):
 
     ``powers[d]`` are the exponents of (micro-batch, tp, tp under sequence parallelism, ep) of dimension d in
     (m, n, k, batch). ``reuse`` scales the traffic of the two inputs and the output, in elements. A ``wide``
-    product stays in 16 bits when training in 8 or fewer.
+    product stays in 16 bits when training in 8 or fewer. A ``grouped`` product is launched once per local
+    expert.
     """
 
     phase: int
@@ -49,6 +50,7 @@ class Kernel(NamedTuple):
     align: tuple[float, float, float] = (1.0, 1.0, 1.0)
     winograd: bool = False
     wide: bool = False
+    grouped: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class Kernels:
         See :class:`Kernel`.
     winograd : bool[K]
         Convolutions for which the library may use Winograd or FFT: square kernels of 3 or more, stride 1.
-    wide : bool[K]
-        Products that stay in 16 bits.
+    wide, grouped : bool[K]
+        Products that stay in 16 bits; products launched once per local expert.
     entry_layer, entry_op : int[E]
         Which unique operation each layer runs.
     selective : bool[U]
@@ -83,6 +85,7 @@ class Kernels:
     align: FloatArray
     winograd: npt.NDArray[np.bool_]
     wide: npt.NDArray[np.bool_]
+    grouped: npt.NDArray[np.bool_]
     entry_layer: IntArray
     entry_op: IntArray
     selective: npt.NDArray[np.bool_]
@@ -120,7 +123,7 @@ def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
                 owner += [index[key]] * len(found)
             entries.append((position, index[key]))
     operations = [key[0] for key in index]
-    columns = list(zip(*kernels, strict=True)) if kernels else [()] * 8
+    columns = list(zip(*kernels, strict=True)) if kernels else [()] * 9
     table = np.array(entries, dtype=np.intp).reshape(-1, 2)
     return Kernels(
         owner=np.array(owner, dtype=np.intp),
@@ -132,6 +135,7 @@ def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
         align=np.array(columns[5], dtype=float).reshape(-1, 3),
         winograd=np.array(columns[6], dtype=bool),
         wide=np.array(columns[7], dtype=bool),
+        grouped=np.array(columns[8], dtype=bool),
         entry_layer=table[:, 0],
         entry_op=table[:, 1],
         selective=np.array([isinstance(op, Attention) and not op.flash for op in operations], dtype=bool),
@@ -187,7 +191,8 @@ def _gemm(op: Gemm, num_experts: int, first: bool) -> Iterator[Kernel]:
     wide = op.split == "vocabulary"
 
     def product(phase: int, m: float, n: float, k: float, *powers: tuple[int, int, int, int]) -> Kernel:
-        return Kernel(phase, MATRIX, (m, n, k, batch), (*powers, batch_power), wide=wide)
+        dims = (m, n, k, batch)
+        return Kernel(phase, MATRIX, dims, (*powers, batch_power), wide=wide, grouped=op.expert)
 
     yield product(FORWARD, rows, op.n, op.k, row_power, n_power, k_power)
     if not first:

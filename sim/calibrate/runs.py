@@ -1,0 +1,256 @@
+"""``calibrate runs``: few physical parameters per device, precision and framework from measured step times.
+
+Only rows of the calibration split are read. Parameters are fitted as logarithms, around their present values
+as a prior, to the logarithm of step time; sources count alike however many rows they have. No parameter
+belongs to a source or a row. The error is reported in five-fold cross-validation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.calibrate.least_squares import Fit, least_squares
+from sim.calibrate.run_terms import Shape, Term
+from sim.spec import Calibration
+from sim.spec.calibration import Parameter
+from sim.validate.runs_loader import framework_calibration
+from sim.validate.spread import Z80
+
+FloatArray = npt.NDArray[np.float64]
+
+FOLDS = 5
+NOISE = 0.08
+"""Standard deviation of the logarithm of a step time around the model, for a source of typical size."""
+TYPICAL_ROWS = 60
+FEWEST_ROWS = 4
+"""Rows that must depend on a parameter for it to be fitted."""
+
+CHIPS: dict[str, tuple[str, ...]] = {
+    "k80": ("k80",),
+    "p100": ("p100-16gb",),
+    "v100": ("v100-16gb", "v100-32gb"),
+    "a100": ("a100-40gb", "a100-80gb"),
+    "h100": ("h100-80gb", "h200-141gb"),
+    "blackwell": ("b200-180gb", "b300-270gb", "gb200-186gb", "gb300-279gb"),
+}
+"""Catalogue devices that share a chip, and its efficiencies."""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One fitted parameter.
+
+    Attributes
+    ----------
+    section, key, name : str
+        Where it lies in the calibration; for devices the key is a chip of :data:`CHIPS`.
+    spread : float
+        Standard deviation of the prior of its logarithm.
+    upper : float
+        Largest value.
+    """
+
+    section: str
+    key: str
+    name: str
+    spread: float
+    upper: float
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Calibration keys that take the value."""
+        return CHIPS[self.key] if self.section == "device" else (self.key,)
+
+    def concerns(self, term: Term) -> bool:
+        """Whether a run's time can depend on it."""
+        if self.section == "device":
+            return term.shape.device.name in self.keys and self._used(term.shape)
+        return term.shape.framework == self.key
+
+    def _used(self, shape: Shape) -> bool:
+        unit = self.name.rpartition("efficiency_")[2]
+        narrow = {"fp8": "eight_bit", "fp4": "four_bit", "tf32": "tf32"}.get(shape.dtype)
+        fp32 = shape.device.peak_flops.get("fp32", 0.0)
+        wide = "matrix" if shape.device.peak(shape.dtype) > 2.5 * fp32 else "vector"
+        if self.name.startswith(("gemm", "conv")):
+            return unit == (narrow or wide) or (unit == "matrix" and narrow in ("eight_bit", "four_bit"))
+        return self.name != "winograd_gain" or wide == "vector"
+
+
+_DEVICE = (
+    ("gemm_efficiency_vector", 0.12, 0.97),
+    ("gemm_efficiency_matrix", 0.15, 0.9),
+    ("gemm_efficiency_tf32", 0.2, 0.9),
+    ("gemm_efficiency_eight_bit", 0.25, 0.9),
+    ("gemm_efficiency_four_bit", 0.35, 0.9),
+    ("conv_efficiency_vector", 0.2, 0.97),
+    ("conv_efficiency_matrix", 0.2, 0.9),
+    ("conv_efficiency_tf32", 0.25, 0.9),
+    ("winograd_gain", 0.15, 2.6),
+    ("attention_efficiency", 0.5, 0.75),
+    ("memory_efficiency", 0.12, 0.93),
+)
+_FRAMEWORK = (
+    ("kernel_issue_time", 0.8, 3e-4),
+    ("elementwise_traffic", 0.35, 4.0),
+    ("step_overhead", 0.8, 0.1),
+)
+
+
+def knobs_for(terms: Sequence[Term]) -> list[Knob]:
+    """Parameters that enough runs depend on."""
+    found = [Knob("device", chip, *entry) for chip in CHIPS for entry in _DEVICE]
+    frameworks = sorted({term.shape.framework for term in terms})
+    found += [Knob("framework", key, *entry) for key in frameworks for entry in _FRAMEWORK]
+    return [knob for knob in found if sum(knob.concerns(term) for term in terms) >= FEWEST_ROWS]
+
+
+@dataclass(frozen=True, eq=False)
+class RunFit:
+    """A fit of run terms.
+
+    Attributes
+    ----------
+    knobs : list of Knob
+    fit : Fit
+        Logarithms of the parameters, in the order of ``knobs``.
+    rows : list of int
+        Runs that depend on each parameter.
+    calibration : Calibration
+        The calibration with the fitted values and their 80 % intervals.
+    """
+
+    knobs: list[Knob]
+    fit: Fit
+    rows: list[int]
+    calibration: Calibration
+
+
+class Objective:
+    """Residuals of many parameter vectors; what a vector does not change is not computed again."""
+
+    def __init__(self, terms: Sequence[Term], knobs: Sequence[Knob], calibration: Calibration) -> None:
+        self.terms, self.knobs, self.calibration = list(terms), list(knobs), calibration
+        counts = Counter(term.run.row.group for term in terms)
+        self.scale = np.array([NOISE * math.sqrt(counts[t.run.row.group] / TYPICAL_ROWS) for t in terms])
+        self.measured = np.log([term.run.measured_s or 1.0 for term in terms])
+        self.affects = [[i for i, knob in enumerate(knobs) if knob.concerns(term)] for term in terms]
+        self._known: dict[tuple[int, bytes], float] = {}
+
+    def __call__(self, points: FloatArray) -> FloatArray:
+        """float[k, p] -> float[k, m]."""
+        if len(self._known) > 200_000:
+            self._known.clear()
+        return np.array([self._residuals(x) for x in points])
+
+    def log_seconds(self, x: FloatArray) -> FloatArray:
+        """Logarithm of the step time of every run."""
+        own: dict[str, Calibration] = {}
+        whole = self._with(x)
+        for term in self.terms:
+            key = term.shape.framework
+            if key not in own:
+                own[key] = framework_calibration(whole, key)
+        seconds = []
+        for term, indices in zip(self.terms, self.affects, strict=True):
+            key2 = (id(term.shape), x[indices].tobytes())
+            calibration = own[term.shape.framework]
+            if key2 not in self._known:
+                self._known[key2] = term.shape.seconds(calibration)
+            seconds.append(max(term.seconds(calibration, self._known[key2]), 1e-6))
+        return np.log(seconds)
+
+    def _residuals(self, x: FloatArray) -> FloatArray:
+        return np.asarray((self.log_seconds(x) - self.measured) / self.scale)
+
+    def _with(self, x: FloatArray) -> Calibration:
+        return with_values(self.calibration, self.knobs, np.exp(x))
+
+
+def with_values(
+    calibration: Calibration,
+    knobs: Sequence[Knob],
+    values: FloatArray,
+    parameter: Callable[[int, float], Parameter] = lambda _, value: Parameter(value=value, source="fit"),
+) -> Calibration:
+    """The calibration with the knobs' parameters replaced."""
+    sections = {
+        name: {key: dict(params) for key, params in getattr(calibration, name).items()}
+        for name in ("device", "framework")
+    }
+    for index, (knob, value) in enumerate(zip(knobs, values, strict=True)):
+        for key in knob.keys:
+            sections[knob.section].setdefault(key, {})[knob.name] = parameter(index, float(value))
+    return calibration.model_copy(update=sections)
+
+
+def start_of(calibration: Calibration, knob: Knob) -> float:
+    """Logarithm of the present value of a knob."""
+    return math.log(calibration.value(knob.section, knob.keys[0], knob.name))
+
+
+def fit_runs(
+    terms: Sequence[Term], prior: Calibration, base: Calibration | None = None, *, iterations: int = 12
+) -> RunFit:
+    """Fit all knobs to the measured step times of ``terms``.
+
+    Parameters
+    ----------
+    terms : sequence of Term
+        Calibration rows.
+    prior : Calibration
+        Its values are the means of the priors.
+    base : Calibration, optional
+        Where to start, and what keeps the other parameters; the prior if absent.
+    iterations : int
+        Steps of the search.
+    """
+    base = base or prior
+    knobs = knobs_for(terms)
+    objective = Objective(terms, knobs, base)
+    mean = np.array([start_of(prior, knob) for knob in knobs])
+    fit = least_squares(
+        objective,
+        np.array([start_of(base, knob) for knob in knobs]),
+        mean,
+        np.array([knob.spread for knob in knobs]),
+        np.log([knob.upper for knob in knobs]),
+        max_iterations=iterations,
+    )
+    rows = [sum(i in affected for affected in objective.affects) for i in range(len(knobs))]
+
+    def parameter(index: int, value: float) -> Parameter:
+        half = Z80 * float(fit.deviation[index])
+        low, high = value * math.exp(-half), min(value * math.exp(half), knobs[index].upper)
+        text = "fitted to published training runs (measurements/training_runs.csv, split calibration)"
+        return Parameter(value=value, low=low, high=max(high, value), n=rows[index], source=text)
+
+    return RunFit(knobs, fit, rows, with_values(base, knobs, np.exp(fit.x), parameter))
+
+
+def fold_of(term: Term) -> int:
+    """Fold of a row: by its identifier, so that it never changes."""
+    return int(hashlib.sha256(term.run.row.id.encode()).hexdigest(), 16) % FOLDS
+
+
+def cross_validate(terms: Sequence[Term], prior: Calibration, base: Calibration) -> dict[str, float]:
+    """MAPE in percent of each source over rows that the fit has not seen."""
+    errors: dict[str, list[float]] = defaultdict(list)
+    for fold in range(FOLDS):
+        seen = [term for term in terms if fold_of(term) != fold]
+        left = [term for term in terms if fold_of(term) == fold]
+        if not seen or not left:
+            continue
+        found = fit_runs(seen, prior, base, iterations=5)
+        for term in left:
+            own = framework_calibration(found.calibration, term.shape.framework)
+            ratio = term.seconds(own, term.shape.seconds(own)) / (term.run.measured_s or 1.0)
+            errors[term.run.row.group].append(abs(ratio - 1.0))
+    return {group: 100.0 * float(np.mean(values)) for group, values in sorted(errors.items())}
