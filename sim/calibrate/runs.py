@@ -94,12 +94,13 @@ _DEVICE = (
     ("conv_efficiency_matrix", 0.2, 0.9),
     ("conv_efficiency_tf32", 0.25, 0.9),
     ("winograd_gain", 0.15, 2.6),
-    ("attention_efficiency", 0.5, 0.75),
+    ("attention_efficiency", 0.2, 0.75),
     ("memory_efficiency", 0.12, 0.93),
 )
 _FRAMEWORK = (
     ("kernel_issue_time", 0.8, 3e-4),
     ("elementwise_traffic", 0.35, 4.0),
+    ("attention_speed", 0.4, 1.5),
     ("step_overhead", 0.8, 0.1),
 )
 

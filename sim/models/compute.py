@@ -226,7 +226,8 @@ def evaluate(
         Factor on device time.
     """
     times = kernel_times(kernels, dims, rates) * slowdown
-    seconds, counts = zip(*(_sum_phase(kernels, times, phase) for phase in range(3)), strict=True)
+    launches = np.where(kernels.grouped, np.maximum(dims[:, 3], 1.0), kernels.kind != MEASURED)
+    seconds, counts = zip(*(_sum_phase(kernels, times, launches, phase) for phase in range(3)), strict=True)
     # The host launches kernels, and collectives, one by one: a layer cannot be faster than its launches.
     launched = (counts[FORWARD] + exchanges, counts[1] + exchanges, counts[2])
     forward, backward_input, backward_weight = (
@@ -255,11 +256,12 @@ def _to_layers(kernels: Kernels, values: FloatArray) -> FloatArray:
     return sums.astype(float)
 
 
-def _sum_phase(kernels: Kernels, times: FloatArray, phase: int) -> tuple[FloatArray, FloatArray]:
-    """Seconds and kernels of every layer in one phase."""
+def _sum_phase(
+    kernels: Kernels, times: FloatArray, launches: FloatArray, phase: int
+) -> tuple[FloatArray, FloatArray]:
+    """Seconds and launches of every layer in one phase."""
     seconds = _to_layers(kernels, _to_operations(kernels, times, phase))
-    launched = (kernels.kind != MEASURED).astype(float)
-    counts = _to_layers(kernels, _to_operations(kernels, launched, phase))
+    counts = _to_layers(kernels, _to_operations(kernels, launches, phase))
     return seconds, counts
 
 

@@ -100,7 +100,9 @@ def roof(device: Device, dtype: str, calibration: Calibration) -> Roof:
         matrix_flops=matrix_flops,
         wide_flops=wide_peak * value("gemm_efficiency_matrix") if narrow else matrix_flops,
         convolution_flops=peak * value(f"conv_efficiency_{convolution}"),
-        attention_flops=wide_peak * value("attention_efficiency"),
+        attention_flops=wide_peak
+        * value("attention_efficiency")
+        * calibration.value("framework", "default", "attention_speed"),
         bandwidth=device.memory_bandwidth * value("memory_efficiency"),
         element_traffic=calibration.value("framework", "default", "elementwise_traffic"),
         winograd_gain=1.0 if matrix_unit else value("winograd_gain"),
