@@ -50,6 +50,7 @@ def lower_plan(plan: Plan) -> ExecutionGraph:
     steps = StepLowering(emitter, state)
     for step in range(state.steps_per_iteration):
         steps.emit(step)
+        state.load_samples(step)
         state.finish_step(step)
     state.finish()
     calibration, library = plan.calibration, plan.library

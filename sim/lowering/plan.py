@@ -6,6 +6,7 @@ ranks into classes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -72,9 +73,37 @@ class Plan(Traffic):
         return max(2.0, DTYPE_BYTES[self.workload.dtype])
 
     @cached_property
+    def loading_seconds(self) -> float:
+        """Seconds to prepare one replica's samples of a step: the longer of reading and decoding.
+
+        Local storage is shared by the replicas of a host, a cluster's shared storage by all of them.
+        """
+        replicas = self.layout.degrees["dp"]
+        local = self.cluster.host_of(0).local_storage
+        storage = self.cluster.storage or local
+        hosts = int(self.network.device_host[self.layout.num_ranks - 1]) + 1
+        readers = replicas if self.cluster.storage else max(1, replicas // hosts)
+        samples = self.micro_batches * self.micro_batch_size
+        reading = 0.0
+        if storage is not None and self.workload.sample_bytes:
+            reading = storage.latency + samples * self.workload.sample_bytes * readers / storage.bandwidth
+        return max(reading, samples * self.workload.input_time_per_sample)
+
+    @cached_property
     def gradient_bytes(self) -> float:
         """Bytes of one gradient element on the wire."""
-        return self.element_bytes if self.strategy.compression == "none" else 2.0
+        return 2.0 if self.strategy.compression in ("fp16", "bf16") else self.element_bytes
+
+    def exchanged_bytes(self, bucket: Bucket) -> tuple[float, ...]:
+        """Bytes of the collectives that exchange a bucket, one after another.
+
+        PowerSGD (Vogels et al., NeurIPS 2019) sends what is no matrix, then two factors; the bucket counts as
+        one square matrix, as the factors' bytes hardly matter beside three latencies.
+        """
+        if self.strategy.compression != "powersgd":
+            return (bucket.elements * self.gradient_bytes,)
+        edge = math.sqrt(bucket.elements) * self.gradient_bytes
+        return (edge, edge * self.strategy.compression_rank, edge * self.strategy.compression_rank)
 
     @property
     def parameter_kinds(self) -> tuple[bool, ...]:

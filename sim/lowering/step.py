@@ -7,6 +7,7 @@ order is a topological order and program streams issue in schedule order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,6 +44,17 @@ def request_families(plan: Plan) -> None:
             plan.request_collective("embedding", ring[:, [0, -1]], "all_reduce", "ring")
 
 
+class _Hop(NamedTuple):
+    """Activations or gradients on their way to a stage that has not posted its receive yet."""
+
+    direction: str
+    source: int
+    target: int
+    action: Action
+    elements: float
+    ends: Ends
+
+
 class StepLowering:
     """Emits training steps.
 
@@ -61,6 +73,12 @@ class StepLowering:
         self.bytes = self.plan.element_bytes
         self.virtual = self.strategy.pp * self.strategy.virtual_stages
         self.blocks: dict[tuple[str, int, int], Block] = {}
+        # Where a message is a rendezvous, a stage posts its next receive when it has computed, and 1F1B
+        # computes no further before its own sends have arrived (torch.distributed.pipelining).
+        self.rendezvous = self.plan.messages and self.strategy.pp > 1
+        self.hops: list[_Hop] = []
+        self.computed: dict[int, Ends] = {}
+        self.sent: dict[int, Ends] = {}
         self.shared_input = [_shared_input(layer) for layer in self.layers]
 
     def emit(self, step: int) -> None:
@@ -82,6 +100,7 @@ class StepLowering:
                     self._action(stage, order[position[stage]])
                     position[stage] += 1
                     progressed = True
+                    self._meet([o[p] if p < len(o) else None for o, p in zip(orders, position, strict=True)])
             assert progressed, "a pipeline schedule must not wait for itself"
 
     def _virtual_stage(self, stage: int, chunk: int) -> int:
@@ -90,6 +109,8 @@ class StepLowering:
     def _ready(self, stage: int, action: Action) -> bool:
         virtual = self._virtual_stage(stage, action.chunk)
         key = (virtual, action.micro_batch)
+        if self._waits_for_sends and any(hop.source == stage for hop in self.hops):
+            return False
         if action.kind == "F":
             return virtual == 0 or key in self.activations
         return (virtual == self.virtual - 1 and key in self.done) or key in self.gradients
@@ -107,14 +128,17 @@ class StepLowering:
         ends = self.activations.pop((virtual, m), {})
         if virtual == 0:
             ends = self.state.input_ready(stage, self.step, m)
+            ends = self.state.samples_ready(stage, self.step, m, ends)
+        ends = self._after_sends(stage, ends)
         ends = self._repeated(
             action, virtual, ends, lambda entry: self._chunk_forward(stage, virtual, m, entry)
         )
-        self.done[virtual, m] = ends
+        self.done[virtual, m] = self.computed[stage] = ends
         if virtual + 1 < self.virtual:
             elements = self.layers[self.plan.chunks[virtual][-1]].output_elements
             following = (stage + 1) % self.strategy.pp
-            self.activations[virtual + 1, m] = self._send("forward", stage, following, elements, m, ends)
+            target = Action("F", m, (virtual + 1) // self.strategy.pp)
+            self._hand_on(_Hop("forward", stage, following, target, elements, ends))
 
     def _chunk_forward(self, stage: int, virtual: int, m: int, ends: Ends) -> Ends:
         for index in self.plan.chunks[virtual]:
@@ -143,14 +167,17 @@ class StepLowering:
     def _backward(self, stage: int, action: Action) -> None:
         virtual, m = self._virtual_stage(stage, action.chunk), action.micro_batch
         ends = self.gradients.pop((virtual, m), None) or self.done[virtual, m]
+        ends = self._after_sends(stage, ends)
         ends = self._repeated(
             action, virtual, ends, lambda entry: self._chunk_backward(stage, virtual, m, entry)
         )
         self.done.pop((virtual, m))
+        self.computed[stage] = ends
         if virtual > 0:
             elements = self.layers[self.plan.chunks[virtual][0]].input_elements
             previous = (stage - 1) % self.strategy.pp
-            self.gradients[virtual - 1, m] = self._send("backward", stage, previous, elements, m, ends)
+            target = Action("B", m, (virtual - 1) // self.strategy.pp)
+            self._hand_on(_Hop("backward", stage, previous, target, elements, ends))
 
     def _chunk_backward(self, stage: int, virtual: int, m: int, ends: Ends) -> Ends:
         for block in reversed(self._blocks(self.plan.chunks[virtual])):
@@ -245,6 +272,42 @@ class StepLowering:
             "ep", self.emitter.stage_classes[stage], size, f"{layer.name}.{part}", Cause.EXPERT_COMM, ends,
             stream="ep", micro_batch=m, step=self.step,
         )  # fmt: skip
+
+    def _hand_on(self, hop: _Hop) -> None:
+        """Send at once, or when the receiver is ready where that is a rendezvous."""
+        if self.rendezvous:
+            self.hops.append(hop)
+        else:
+            self._deliver(hop, hop.ends)
+
+    def _meet(self, upcoming: list[Action | None]) -> None:
+        """Send what the receivers' next actions wait for, after what they have computed last."""
+        ready = [hop for hop in self.hops if upcoming[hop.target] == hop.action]
+        self.hops = [hop for hop in self.hops if hop not in ready]
+        for hop in ready:
+            posted = self.computed.get(hop.target, {})
+            arrived = self._deliver(hop, {**posted, **hop.ends})
+            tasks = [task for ends in arrived.values() for task in ends]
+            held = self.sent.setdefault(hop.source, {})
+            for index in self.emitter.stage_classes[hop.source]:
+                held[index] = [*held.get(index, []), *tasks]
+
+    def _deliver(self, hop: _Hop, ends: Ends) -> Ends:
+        m, virtual = hop.action.micro_batch, self._virtual_stage(hop.target, hop.action.chunk)
+        arrived = self._send(hop.direction, hop.source, hop.target, hop.elements, m, ends)
+        (self.activations if hop.action.kind == "F" else self.gradients)[virtual, m] = arrived
+        return arrived
+
+    @property
+    def _waits_for_sends(self) -> bool:
+        return self.rendezvous and self.strategy.schedule == "1f1b"
+
+    def _after_sends(self, stage: int, ends: Ends) -> Ends:
+        """Add the stage's own sends, where it waits for them."""
+        sent = self.sent.pop(stage, {})
+        if not self._waits_for_sends or not sent:
+            return ends
+        return {c: [*ends.get(c, []), *sent.get(c, [])] for c in self.emitter.stage_classes[stage]}
 
     def _send(self, direction: str, stage: int, target: int, elements: float, m: int, ends: Ends) -> Ends:
         """Point-to-point activations or gradients; with sequence parallelism each rank sends its part."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
+from collections.abc import Iterable
 
-from sim.graph.builder import Ends
+from sim.graph.builder import Edge, Ends
 from sim.graph.execution import Cause
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
@@ -37,6 +38,7 @@ class StateLowering(ABC):
         self.first_forward: dict[tuple[int, int], int] = {}
         self.last_weight: dict[int, Ends] = defaultdict(dict)
         self.blocking: dict[int, Ends] = {}
+        self.loaded: dict[int, list[int]] = defaultdict(list)
 
     @classmethod
     @abstractmethod
@@ -61,6 +63,46 @@ class StateLowering(ABC):
     def input_ready(self, stage: int, step: int, micro_batch: int) -> Ends:
         """What the first layer of a micro-batch waits for."""
         return {}
+
+    def samples_ready(self, stage: int, step: int, micro_batch: int, ends: Ends) -> Ends:
+        """Add the loading of this step's samples, done during the last step, to what a forward waits for."""
+        if step == 0 or micro_batch != 0:
+            return ends
+        return {
+            index: [*ends.get(index, []), *self.loaded[index][step - 1 : step]]
+            for index in self.emitter.stage_classes[stage]
+        }
+
+    def load_samples(self, step: int) -> None:
+        """Prepare the next step's samples beside this one: a loader ahead by one batch (taxonomy D15).
+
+        It stretches a step only when it takes longer than the step.
+        """
+        seconds = self.plan.loading_seconds
+        if seconds <= 0:
+            return
+        for index in self.emitter.stage_classes[0]:
+            row = self.emitter.device_row[index]
+            stream = self.builder.stream(row, "loader")
+            task = self.builder.compute(
+                row, seconds, "load_samples", Cause.DATA, streams=(stream,), step=step
+            )
+            self.loaded[index].append(task)
+
+    def end_iteration(self, index: int, after: Iterable[Edge]) -> int:
+        """The last task of a class in an iteration; its loader begins the next first batch behind it."""
+        loaded = self.loaded[index]
+        end = self.builder.control(
+            "step_end",
+            device=self.emitter.device_row[index],
+            after=[*after, *loaded[-1:]],
+            boundary=True,
+            step=self.steps_per_iteration - 1,
+        )
+        if loaded:
+            self.builder.edge(loaded[0], end, 1)
+            self.gate_forward(index, 0, {index: [loaded[-1]]})
+        return end
 
     def repeats(self, kind: str, micro_batch: int) -> bool:
         """Whether a forward (F) or backward (B) is like that of later micro-batches, the ends aside."""
@@ -131,12 +173,29 @@ class StateLowering(ABC):
 
     def compression_latency(self, elements: float) -> float:
         """Seconds to cast a bucket to and from its wire format: each cast reads one and writes the other."""
-        if self.strategy.compression == "none":
+        if self.strategy.compression not in ("fp16", "bf16"):
             return 0.0
         device = self.plan.device_of_rank(0)
         efficiency = self.plan.calibration.value("device", device.name, "memory_efficiency")
         traffic = 2 * elements * (self.plan.element_bytes + self.gradient_bytes)
         return traffic / (device.memory_bandwidth * efficiency)
+
+    def copy_bucket(self, stage: int, elements: float, step: int, after: Ends, name: str) -> Ends:
+        """Copy gradients into a bucket, or out of it, if the framework does (``bucket_copy_traffic``)."""
+        calibration = self.plan.calibration
+        if self.plan.gradient_span()[0] < 2:
+            return after
+        if not calibration.has("framework", "default", "bucket_copy_traffic"):
+            return after
+        traffic = calibration.value("framework", "default", "bucket_copy_traffic")
+        classes = self.emitter.stage_classes[stage]
+        seconds = {}
+        for index in classes:
+            device = self.plan.device_of_rank(int(self.plan.classes.representatives[index]))
+            efficiency = calibration.value("device", device.name, "memory_efficiency")
+            size = elements * self.plan.element_bytes * traffic
+            seconds[index] = size / (device.memory_bandwidth * efficiency)
+        return self.emitter.compute(classes, seconds, name, Cause.OTHER, after, step=step)
 
     def optimizer(self, stage: int, step: int, elements: float, after: Ends) -> Ends:
         """The parameter update of ``elements`` parameters on every class of a stage."""
@@ -192,9 +251,6 @@ class StateLowering(ABC):
     def boundary(self, stage: int, after: Ends) -> dict[int, int]:
         """The iteration's last task of every class of a stage."""
         return {
-            index: self.builder.control(
-                "step_end", device=self.emitter.device_row[index], after=after.get(index, ()), boundary=True,
-                step=self.steps_per_iteration - 1,
-            )
+            index: self.end_iteration(index, after.get(index, ()))
             for index in self.emitter.stage_classes[stage]
-        }  # fmt: skip
+        }

@@ -176,7 +176,7 @@ class ParameterServerState(StateLowering):
             closes_update=self.rule in ("ssp", "asp"),
         )
         self.builder.add(applied, self.clock, self.emitter.multiplicity(index))
-        end = self.builder.control("step_end", device=row, after=[applied, *done], boundary=True)
+        end = self.end_iteration(index, [applied, *done])
         # A backup worker decides about its next step when it has computed this one.
         early = self.strategy.overlap and self.rule != "backup"
         self.builder.edge(self.starts[index], applied if early else end, 1)

@@ -27,6 +27,7 @@ class ReplicatedState(StateLowering):
     def __init__(self, emitter: Emitter) -> None:
         super().__init__(emitter)
         self.exchanged: dict[tuple[int, int], Ends] = defaultdict(dict)  # by (stage, step)
+        self.finished: dict[tuple[int, int], list[tuple[Bucket, Ends]]] = defaultdict(list)
         self.updated: dict[int, Ends] = {}
 
     @override
@@ -39,9 +40,10 @@ class ReplicatedState(StateLowering):
     @classmethod
     def _algorithms(cls, plan: Plan, expert: bool) -> list[str]:
         sizes = {
-            bucket.elements * plan.gradient_bytes
+            size
             for v in range(len(plan.chunks))
             for bucket in plan.buckets(v)
+            for size in plan.exchanged_bytes(bucket)
             if bucket.expert == expert
         }
         return sorted({cls._algorithm(plan, size, expert) for size in sizes})
@@ -54,14 +56,28 @@ class ReplicatedState(StateLowering):
 
     def exchange_bucket(self, stage: int, bucket: Bucket, step: int, after: Ends, name: str) -> Ends:
         """All-reduce one bucket among the data-parallel ranks of a stage."""
-        size = bucket.elements * self.gradient_bytes
-        algorithm = self._algorithm(self.plan, size, bucket.expert)
-        family = exchange_family(self.exchange, algorithm, bucket.expert)
-        return self.emitter.collective(
-            family, self.emitter.stage_classes[stage], size, name, Cause.GRADIENT_COMM, after,
-            stream="dp", chunks=self.strategy.chunks,
-            extra_latency=self.compression_latency(bucket.elements), step=step,
-        )  # fmt: skip
+        latency = self.compression_latency(bucket.elements)
+        after = self._factorise(stage, bucket.elements, step, after, name)
+        for size in self.plan.exchanged_bytes(bucket):
+            algorithm = self._algorithm(self.plan, size, bucket.expert)
+            family = exchange_family(self.exchange, algorithm, bucket.expert)
+            after = self.emitter.collective(
+                family, self.emitter.stage_classes[stage], size, name, Cause.GRADIENT_COMM, after,
+                stream="dp", chunks=self.strategy.chunks, extra_latency=latency, step=step,
+            )  # fmt: skip
+            latency = 0.0
+        return after
+
+    def _factorise(self, stage: int, elements: float, step: int, after: Ends, name: str) -> Ends:
+        """PowerSGD's own work on a bucket: products with the factors, orthogonal columns, the error kept."""
+        if self.strategy.compression != "powersgd":
+            return after
+        rank_time = self.plan.calibration.value("framework", "default", "powersgd_rank_time")
+        seconds = rank_time * elements * self.strategy.compression_rank
+        classes = self.emitter.stage_classes[stage]
+        return self.emitter.compute(
+            classes, dict.fromkeys(classes, seconds), f"{name}.factors", Cause.OTHER, after, step=step
+        )
 
     @override
     def after_backward(
@@ -74,9 +90,10 @@ class ReplicatedState(StateLowering):
     def _exchange_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
         for bucket in self.plan.buckets(virtual):
             if bucket.last_layer == layer:
-                done = self.exchange_bucket(
-                    stage, bucket, step, ends, f"bucket{bucket.index}.{self.exchange}"
-                )
+                label = f"bucket{bucket.index}"
+                filled = self.copy_bucket(stage, bucket.elements, step, ends, f"{label}.fill")
+                done = self.exchange_bucket(stage, bucket, step, filled, f"{label}.{self.exchange}")
+                self.finished[stage, step].append((bucket, done))
                 for index, tasks in done.items():
                     self.exchanged[stage, step].setdefault(index, []).extend(tasks)
 
@@ -86,6 +103,8 @@ class ReplicatedState(StateLowering):
         if not self.strategy.overlap:
             for stage in stages:
                 self._exchange_all(stage, step)
+        for stage in stages:
+            self._empty_buckets(stage, step)
         ready = {
             stage: {
                 index: self.exchanged[stage, step].get(index, []) + self.last_weight[stage].get(index, [])
@@ -95,6 +114,15 @@ class ReplicatedState(StateLowering):
         }
         ready = self.all_gradients_ready(step, ready)
         self.updated = {stage: self.update(stage, step, ready[stage]) for stage in stages}
+
+    def _empty_buckets(self, stage: int, step: int) -> None:
+        """After the backward, buckets are copied back into the gradients one by one."""
+        for bucket, done in self.finished.pop((stage, step), ()):
+            held = {c: [*done.get(c, []), *self.last_weight[stage].get(c, [])] for c in done}
+            emptied = self.copy_bucket(stage, bucket.elements, step, held, f"bucket{bucket.index}.empty")
+            if emptied is not held:
+                for index, tasks in emptied.items():
+                    self.exchanged[stage, step].setdefault(index, []).extend(tasks)
 
     def _exchange_all(self, stage: int, step: int) -> None:
         for virtual in range(stage, len(self.plan.chunks), self.strategy.pp):
@@ -135,9 +163,11 @@ class LocalSgdState(ReplicatedState):
             averaged: Ends = {index: list(tasks) for index, tasks in self.updated[stage].items()}
             for virtual in range(stage, len(self.plan.chunks), self.strategy.pp):
                 for bucket in self.plan.buckets(virtual):
-                    done = self.exchange_bucket(
-                        stage, bucket, last, self.updated[stage], f"model{bucket.index}.average"
-                    )
+                    label = f"model{bucket.index}"
+                    size = bucket.elements
+                    filled = self.copy_bucket(stage, size, last, self.updated[stage], f"{label}.fill")
+                    done = self.exchange_bucket(stage, bucket, last, filled, f"{label}.average")
+                    done = self.copy_bucket(stage, size, last, done, f"{label}.empty")
                     for index, tasks in done.items():
                         averaged[index] = averaged[index] + tasks
             ends = self.boundary(stage, averaged)
