@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.calibrate_recordings import recordings
 from sim.cli.output import console, emit_json, grid, note, number, percent, seconds
 from sim.errors import InputError
 
@@ -18,6 +19,9 @@ command = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+command.command("recordings")(recordings)
 
 
 @command.callback(invoke_without_command=True)

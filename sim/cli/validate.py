@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sim.cli.output import MISSING, console, emit_json, escape, grid, note, number
+from sim.cli.validate_recordings import recordings
 
 if TYPE_CHECKING:
     from sim.validate.board import Line
@@ -20,6 +21,9 @@ command = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+command.command("recordings")(recordings)
 
 
 @command.callback(invoke_without_command=True)

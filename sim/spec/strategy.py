@@ -15,7 +15,7 @@ CollectiveAlgorithm = Literal[
 ]
 Schedule = Literal["naive", "gpipe", "1f1b", "interleaved"]
 Recompute = Literal["none", "selective", "full"]
-Compression = Literal["none", "fp16", "bf16"]
+Compression = Literal["none", "fp16", "bf16", "powersgd"]
 Axis = Literal["tp", "cp", "dp", "pp"]
 
 
@@ -58,6 +58,7 @@ class Strategy(Spec):
     collective: CollectiveAlgorithm = Field("auto", description="gradient collective algorithm (D6)")
     chunks: int = Field(1, ge=1, description="chunks a hierarchical collective is pipelined in")
     compression: Compression = Field("none", description="wire format of gradients (D7)")
+    compression_rank: int = Field(1, ge=1, description="rank of PowerSGD's factors")
     overlap: bool = Field(
         True, description="wait-free backpropagation: communicate a bucket as soon as it is ready (D8)"
     )

@@ -185,6 +185,10 @@ DIMENSIONS: tuple[Dimension, ...] = (
             _setting("strategy.compression", "none", "as they were computed"),
             _setting("strategy.compression", "fp16", "half precision: half of the fp32 bytes"),
             _setting("strategy.compression", "bf16", "bfloat16: half of the fp32 bytes"),
+            _setting(
+                "strategy.compression", "powersgd", "two thin factors of each bucket",
+                "strategy.compression_rank",
+            ),
         ),
         _SURVEYS,
     ),

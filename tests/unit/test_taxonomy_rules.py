@@ -124,6 +124,13 @@ class Case:
 
 REFUSED = [
     Case(
+        "powersgd-state",
+        {"compression": "powersgd", "state": "zero1"},
+        "compression",
+        "go with replicated state",
+        advice="Try fp16 or none.",
+    ),
+    Case(
         "placement-axes",
         {"placement": ("tp", "dp", "pp", "pp")},
         "placement",

@@ -72,9 +72,14 @@ class ReplicatedState(StateLowering):
         """PowerSGD's own work on a bucket: products with the factors, orthogonal columns, the error kept."""
         if self.strategy.compression != "powersgd":
             return after
-        rank_time = self.plan.calibration.value("framework", "default", "powersgd_rank_time")
-        seconds = rank_time * elements * self.strategy.compression_rank
-        classes = self.emitter.stage_classes[stage]
+        calibration, classes = self.plan.calibration, self.emitter.stage_classes[stage]
+        if calibration.has("framework", "default", "powersgd_rank_time"):  # per parameter
+            rank_time = calibration.value("framework", "default", "powersgd_rank_time")
+            seconds = rank_time * elements * self.strategy.compression_rank
+        else:  # thin products read the gradient twice; the error is added and taken off again
+            device = self.plan.device_of_rank(0)
+            efficiency = calibration.value("device", device.name, "memory_efficiency")
+            seconds = 8 * elements * self.plan.element_bytes / (device.memory_bandwidth * efficiency)
         return self.emitter.compute(
             classes, dict.fromkeys(classes, seconds), f"{name}.factors", Cause.OTHER, after, step=step
         )

@@ -123,7 +123,7 @@ class FullyShardedState(StateLowering):
         super().__init__(emitter)
         self.visits: dict[int, list[Ends]] = {stage: [] for stage in range(self.strategy.pp)}
         self.current: dict[int, tuple[int, int, bool]] = {}
-        self.first_gathers: dict[int, dict[int, list[int]]] = {stage: {} for stage in range(self.strategy.pp)}
+        self.gates: dict[int, dict[int, int]] = {stage: {} for stage in range(self.strategy.pp)}
         self.reduced: dict[int, Ends] = {stage: {} for stage in range(self.strategy.pp)}
 
     @override
@@ -153,11 +153,18 @@ class FullyShardedState(StateLowering):
         history.append(ends)
         wanted = len(history) - 1 - (self.strategy.prefetch if self.strategy.overlap else 0)
         after = history[wanted] if wanted >= 0 else {}
+        if wanted <= 0:  # nothing else keeps it from running before the last iteration's update
+            after = {c: [*after.get(c, []), self._gate(stage, c)] for c in self.emitter.stage_classes[stage]}
         gathered = self._exchange("all_gather", stage, unit, after, micro_batch, step)
-        if wanted <= 0:
-            for index, tasks in gathered.items():
-                self.first_gathers[stage].setdefault(index, []).extend(t for t in tasks if isinstance(t, int))
         return {c: [*ends.get(c, []), *gathered.get(c, [])] for c in self.emitter.stage_classes[stage]}
+
+    def _gate(self, stage: int, index: int) -> int:
+        """What the first gathers of a class wait for: the end of the iteration before."""
+        found = self.gates[stage].get(index)
+        if found is None:
+            found = self.builder.control("step_start", device=self.emitter.device_row[index])
+            self.gates[stage][index] = found
+        return found
 
     def _exchange(
         self, operation: str, stage: int, unit: list[int], after: Ends, micro_batch: int, step: int
@@ -218,5 +225,5 @@ class FullyShardedState(StateLowering):
     def finish(self) -> None:
         for stage in range(self.strategy.pp):
             for index, task in self.boundary(stage, self.updated[stage]).items():
-                for gather in self.first_gathers[stage].get(index, ()):
-                    self.builder.edge(gather, task, 1)
+                if index in self.gates[stage]:
+                    self.builder.edge(self.gates[stage][index], task, 1)

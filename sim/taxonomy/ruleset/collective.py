@@ -122,10 +122,25 @@ def doubling_has_a_power_of_two(c: Context) -> Finding | None:
     )
 
 
+_UNFACTORED: tuple[Overrides, ...] = ({"strategy.compression": "fp16"}, {"strategy.compression": "none"})
+
+
+@RULES.refuse("powersgd-state", "compression state", "factors are all-reduced, not scattered or served")
+def factors_are_reduced(c: Context) -> Finding | None:
+    """PowerSGD without an all-reduce of whole gradients."""
+    strategy = c.strategy
+    if strategy.compression != "powersgd":
+        return None
+    if strategy.state == "replicated" and strategy.synchronization == "bsp":
+        return None
+    got = f"powersgd with state {strategy.state} and synchronization {strategy.synchronization}"
+    return Finding("strategy.compression", "go with replicated state and bsp for powersgd", got, _UNFACTORED)
+
+
 @RULES.warn("compression-dtype", "compression", "gradients already have that width")
 def compression_narrows(c: Context) -> Finding | None:
     """16-bit compression of 16-bit gradients."""
-    if c.strategy.compression == "none" or c.workload.dtype not in ("fp16", "bf16", "fp8"):
+    if c.strategy.compression not in ("fp16", "bf16") or c.workload.dtype not in ("fp16", "bf16", "fp8"):
         return None
     return Finding(
         "strategy.compression",

@@ -1,0 +1,111 @@
+"""``clusterloom validate recordings``: predicted and measured times of real torch.distributed jobs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sim.cli.output import console, emit_json, grid, note, percent
+from sim.errors import InputError
+
+if TYPE_CHECKING:
+    from sim.validate.recordings.board import Line
+
+
+def recordings(
+    files: Annotated[
+        list[str], typer.Argument(metavar="DIR|FILE...", help="Recorded CSV tables, or folders of them.")
+    ],
+    calibration: Annotated[
+        list[str] | None,
+        typer.Option(help="Calibration name or file, over the shipped one of gloo; may repeat."),
+    ] = None,
+    traces: Annotated[
+        str | None, typer.Option(help="Folder of layer traces; DIR/traces, or DIR, by default.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(help="Write rows and predictions to this CSV file (a folder for several).")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> int:
+    """Predict every recorded configuration and print the errors by kind and subset, beside two baselines."""
+    from sim.catalog import default_catalog
+    from sim.validate.recordings.board import board, score, write_predictions
+    from sim.validate.recordings.predict import Predictor
+    from sim.validate.recordings.rows import find_files, read_rows, trace_folders
+    from sim.validate.recordings.trace import Traces
+
+    paths = find_files(files)
+    fitted = default_catalog().calibration(("default", "gloo", *(calibration or ())))
+    predictor = Predictor(fitted, Traces(trace_folders(files, paths, traces)))
+    targets = _targets(out, paths)
+    everything = []
+    for number, path in enumerate(paths, 1):
+        columns, rows = read_rows(path)
+        if sys.stderr.isatty():
+            note(f"{path.name}: {len(rows)} rows ({number} of {len(paths)} files)")
+        scored = score(rows, predictor)
+        everything += scored
+        if targets:
+            write_predictions(targets[path], columns, scored)
+    lines = board(everything)
+    if json:
+        emit_json(
+            {
+                "board": [line.to_dict() for line in lines],
+                "rows": len(everything),
+                "skipped": [
+                    {"row": item.row.place, "message": item.prediction.message}
+                    for item in everything
+                    if item.prediction.status != "ok"
+                ],
+            }
+        )
+        return 0
+    _print(lines)
+    for item in everything:
+        if item.prediction.status != "ok":
+            note(f"{item.row.place}: {item.prediction.message}")
+    return 0
+
+
+def _targets(out: str | None, paths: list[Path]) -> dict[Path, Path]:
+    if out is None:
+        return {}
+    target = Path(out)
+    if len(paths) == 1 and not target.is_dir():
+        return {paths[0]: target}
+    if target.exists() and not target.is_dir():
+        raise InputError("--out", "be a folder where there are several files", out)
+    target.mkdir(parents=True, exist_ok=True)
+    names = [path.name for path in paths]
+    if len(set(names)) < len(names):
+        raise InputError("--out", "get files of different names", ", ".join(sorted(names)))
+    return {path: target / path.name for path in paths}
+
+
+_COLUMNS = (
+    ("kind", "left"),
+    ("subset", "left"),
+    *(
+        (name, "right")
+        for name in ("rows", "scored", "MAPE", "bias", "worst", "in 80 %", "bandwidth only", "one latency")
+    ),
+)
+
+
+def _print(lines: list[Line]) -> None:
+    def cells(line: Line) -> tuple[str, ...]:
+        figures = (
+            line.mape, line.bias, line.worst, line.inside, line.bandwidth_only, line.one_latency,
+        )  # fmt: skip
+        shown = (percent(value) if value is not None else "-" for value in figures)
+        return (line.kind, line.subset, str(line.rows), str(line.scored), *shown)
+
+    screen = console()
+    whole = [line for line in lines if line.subset == "all"]
+    screen.print(grid(_COLUMNS, [cells(line) for line in whole], title="Recordings"))
+    screen.print(grid(_COLUMNS, [cells(line) for line in lines if line.subset != "all"]))

@@ -1,0 +1,264 @@
+"""A recorded row to a prediction: the same scenario, lowered and played like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sim.engine import play
+from sim.errors import ClusterloomError, InputError
+from sim.lowering import lower, lower_collective
+from sim.spec import Calibration, Cluster, Scenario, Strategy, Workload
+from sim.spec.calibration import Bound
+from sim.spec.scenario import Perturbation
+from sim.validate.recordings.machines import WORKER, recorded_cluster
+from sim.validate.recordings.rows import Row
+from sim.validate.recordings.trace import Traces, measured_layer, measured_workload
+
+MIB = 2.0**20
+EVERYTHING = 1e15  # a bucket that nothing fills
+COMPUTE_SPREAD = 0.015
+"""Two traces of one rank are accepted when their medians agree within 3 %."""
+NOISE = 0.006
+"""Run-to-run spread of step times on a machine that does nothing else."""
+
+_OPERATIONS = {"sendrecv_ring": "neighbour_exchange"}
+_RULES = {"sync": "bsp", "async": "asp", "ssp": "ssp"}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a row should have measured: seconds, or updates/s of a parameter server.
+
+    Attributes
+    ----------
+    value, low, high : float or None
+        None if there is none.
+    bandwidth_only, one_latency : float or None
+        Baselines: bytes over bandwidth beside the compute, and the same with one latency per message of the
+        textbook algorithm.
+    status : str
+        ``ok`` or ``skipped``.
+    message : str
+    """
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    bandwidth_only: float | None = None
+    one_latency: float | None = None
+    status: str = "ok"
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Predicts rows with one calibration and the traces of one place.
+
+    Parameters
+    ----------
+    calibration : Calibration
+        With a ``gloo`` library, as ``clusterloom calibrate recordings`` makes it.
+    traces : Traces
+    compute_factor : float
+        Factor on all compute times, to see what the trace's spread does.
+    library : str
+        ``gloo``, or ``nccl`` for textbook rings: the baselines.
+    """
+
+    calibration: Calibration
+    traces: Traces
+    compute_factor: float = 1.0
+    library: str = "gloo"
+
+    def predict(self, row: Row) -> Prediction:
+        """Prediction with its interval and baselines; a row that cannot be predicted says why."""
+        try:
+            value = self.value(row)
+        except ClusterloomError as error:
+            return Prediction(status="skipped", message=str(error))
+        ends = [bounded.value(row) for bounded in self._bounds()]
+        low, high = min(value, *ends) * (1 - NOISE), max(value, *ends) * (1 + NOISE)
+        bandwidth, latency = (baseline.value(row) for baseline in self._baselines())
+        return Prediction(value, low, high, bandwidth, latency)
+
+    def value(self, row: Row) -> float:
+        """Seconds (updates/s of a parameter server) that the row should have measured."""
+        predict = _PREDICT.get(row.kind)
+        if predict is None:
+            raise InputError("recordings", "be of a known kind", row.place)
+        return predict(self, row)
+
+    def _bounds(self) -> list[Predictor]:
+        ends: tuple[tuple[Bound, float], ...] = (("low", 1 - COMPUTE_SPREAD), ("high", 1 + COMPUTE_SPREAD))
+        return [
+            replace(
+                self,
+                calibration=self.calibration.at_bounds("library", "gloo", "step_latency_network", bound),
+                compute_factor=self.compute_factor * factor,
+            )
+            for bound, factor in ends
+        ]
+
+    def _baselines(self) -> tuple[Predictor, Predictor]:
+        textbook = replace(self, library="nccl")
+        one = self.calibration.model_copy(
+            update={"library": {**self.calibration.library, "nccl": self.calibration.library["gloo"]}}
+        )
+        return replace(textbook, calibration=without_latency(one)), replace(textbook, calibration=one)
+
+    # -- what all kinds share -----------------------------------------------------------------------
+
+    def cluster(self, row: Row, hosts: int) -> Cluster:
+        """The machines of a row."""
+        bandwidth = self.calibration.value("device", WORKER, "memory_bandwidth")
+        cluster = recorded_cluster(
+            hosts, rate=row.rate, delay=row.delay, memory_bandwidth=bandwidth, slow_links=row.slow_links,
+            queued=row.queued,
+        )  # fmt: skip
+        if self.library == "gloo":
+            return cluster
+        delay = row.delay if self.calibration.value("library", "nccl", "step_latency_network") else 0.0
+        fabric = cluster.fabric.model_copy(update={"link_service": "fair", "latency": delay})
+        return cluster.model_copy(update={"library": self.library, "fabric": fabric})
+
+    def step(
+        self, workload: Workload, cluster: Cluster, slow: dict[int, float] | None = None, **strategy: Any
+    ) -> float:
+        """Seconds per training step."""
+        scenario = Scenario(
+            workload=workload,
+            cluster=cluster,
+            strategy=Strategy(**strategy),
+            calibration=self.calibration,
+            perturbation=Perturbation(slow_ranks=slow or {}),
+            confidence=0.005,
+        )
+        return play(lower(scenario), confidence=0.005).step_time
+
+    def model(self, row: Row, groups: int | None = None) -> Workload:
+        """The row's model with its measured times."""
+        trace = self.traces.get(row.text("model"), quiet="quiet" in row.text("tag"))
+        emulated = row.text("mode", "replay") == "replay"
+        overhead = self.calibration.value("framework", "default", "emulated_layer_time") if emulated else 0.0
+        scale = row.number_of("scale", 1.0) * self.compute_factor
+        return trace.workload(scale=scale, unit_overhead=overhead, groups=groups)
+
+    def collective(self, row: Row, op: str, ranks: int, size: float) -> float:
+        """Seconds of one collective over the first ``ranks`` hosts."""
+        cluster = self.cluster(row, max(ranks, 2))
+        members = list(range(ranks))
+        algorithm = "auto"
+        if self.library != "gloo":
+            op = "send" if op == "neighbour_exchange" else op
+            members = members[:2] if op == "send" else members
+            algorithm = "auto" if op in ("send", "all_to_all", "barrier") else "ring"
+            algorithm = "recursive_doubling" if op == "barrier" else algorithm
+        graph = lower_collective(cluster, op, algorithm, size, calibration=self.calibration, ranks=members)
+        return play(graph).step_time
+
+
+def without_latency(calibration: Calibration) -> Calibration:
+    """The calibration of a library that needs no time to start a message."""
+    table = dict(calibration.library)
+    found = table["nccl"]["step_latency_network"].model_copy(update={"value": 0.0, "low": None, "high": None})
+    table["nccl"] = {**table["nccl"], "step_latency_network": found}
+    return calibration.model_copy(update={"library": table})
+
+
+# -- one function per kind -------------------------------------------------------------------------------
+
+
+def _collective(predictor: Predictor, row: Row) -> float:
+    op = _OPERATIONS.get(row.text("op"), row.text("op"))
+    ranks = 2 if op == "send" else int(row.number_of("world"))
+    return predictor.collective(row, op, ranks, row.number_of("bytes"))
+
+
+def _training(predictor: Predictor, row: Row) -> float:
+    world, algorithm = int(row.number_of("world")), row.text("algo", "ddp")
+    workload, cluster = predictor.model(row), predictor.cluster(row, int(row.number_of("world")))
+    if world == 1:
+        return predictor.step(workload, cluster)
+    if row.text("hook") == "noop":  # buckets are filled and emptied, nothing is sent
+        calibration = predictor.calibration
+        rate = calibration.value("device", WORKER, "memory_bandwidth")
+        copied = (
+            2 * 4 * workload.num_parameters * calibration.value("framework", "default", "bucket_copy_traffic")
+        )
+        return predictor.step(workload, predictor.cluster(row, 1)) + copied / rate
+    if algorithm == "local":
+        steps = int(row.number_of("k", 1))
+        return predictor.step(
+            workload, cluster, row.slow_ranks, synchronization="local", local_steps=steps,
+            bucket_size=EVERYTHING,
+        )  # fmt: skip
+    bucket = row.number_of("bucket_mb", 25) * MIB
+    options: dict[str, Any] = {"bucket_size": bucket, "first_bucket_size": bucket}
+    if not bucket:  # torch's default: a small first bucket
+        options = {"bucket_size": 25 * MIB, "first_bucket_size": MIB}
+    return predictor.step(workload, cluster, row.slow_ranks, **options, **_hook(row))
+
+
+def _hook(row: Row) -> dict[str, Any]:
+    hook = row.text("hook", "none")
+    rank = hook.removeprefix("powersgd")
+    if hook in ("none", "fp16", "bf16"):
+        return {"compression": hook}
+    if rank != hook and rank.isdecimal() and int(rank):
+        return {"compression": "powersgd", "compression_rank": int(rank)}
+    raise InputError("hook", "be none, noop, fp16, bf16 or powersgdR", hook, where=row.place)
+
+
+def _server(predictor: Predictor, row: Row) -> float:
+    workers, rule = int(row.number_of("workers")), row.text("algo")
+    if rule not in _RULES:
+        raise InputError("algo", f"be one of {', '.join(_RULES)}", rule, where=row.place)
+    seconds = row.number_of("compute_us") * 1e-6 * predictor.compute_factor
+    layer = measured_layer("model", 0, seconds, 0.0, [row.number_of("params")])
+    # Rank 0 of the recording is the server.
+    slow = {rank - 1: factor for rank, factor in row.slow_ranks.items()}
+    step = predictor.step(
+        measured_workload("model", [layer], 0.0), predictor.cluster(row, workers), slow, state="ps_dedicated",
+        num_servers=1, synchronization=_RULES[rule], staleness=int(row.number_of("s", 0)), overlap=False,
+        bucket_size=EVERYTHING,
+    )  # fmt: skip
+    return workers / step
+
+
+def _pipeline(predictor: Predictor, row: Row) -> float:
+    stages, micro_batches = int(row.number_of("stages")), int(row.number_of("microbatches"))
+    times = [[float(t) * 1e-6 for t in row.text(f"stage_{p}_us").split()] for p in ("fwd", "bwd")]
+    if any(len(each) != stages for each in times):
+        raise InputError("stage_fwd_us", f"have {stages} times", row.text("stage_fwd_us"), where=row.place)
+    elements = row.number_of("act_bytes") / 4
+    factor = predictor.compute_factor
+    layers = [
+        measured_layer(f"stage{i}", i, forward * factor, backward * factor,
+                       input_elements=elements, output_elements=elements)
+        for i, (forward, backward) in enumerate(zip(*times, strict=True))
+    ]  # fmt: skip
+    workload = measured_workload("pipeline", layers, 0.0, samples=micro_batches)
+    step = predictor.step(
+        workload, predictor.cluster(row, stages), pp=stages, micro_batch_size=1,
+        schedule=row.text("sched", "1f1b"),
+    )  # fmt: skip
+    return step + predictor.collective(row, "barrier", stages, 0.0)
+
+
+def _sharded(predictor: Predictor, row: Row) -> float:
+    workload = predictor.model(row, groups=int(row.number_of("groups", 4)))
+    return predictor.step(
+        workload, predictor.cluster(row, int(row.number_of("world"))),
+        state="zero3" if row.number_of("reshard", 1) else "zero2", overlap=False, bucket_size=EVERYTHING,
+    )  # fmt: skip
+
+
+_PREDICT: dict[str, Callable[[Predictor, Row], float]] = {
+    "collective": _collective,
+    "training": _training,
+    "server": _server,
+    "pipeline": _pipeline,
+    "sharded": _sharded,
+}

@@ -1,0 +1,167 @@
+"""Recorded rows: one CSV per kind, told apart by its columns."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sim.errors import InputError
+
+_KINDS = {
+    "collective": {"op", "world", "rate_mbit", "delay_us", "bytes", "median_us"},
+    "training": {"mode", "algo", "model", "world", "rate_mbit", "delay_us", "bucket_mb"},
+    "server": {"algo", "workers", "compute_us", "updates_per_s", "params"},
+    "pipeline": {"sched", "stages", "microbatches", "act_bytes", "stage_fwd_us", "stage_bwd_us"},
+    "sharded": {"reshard", "groups", "world", "model"},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One recorded configuration.
+
+    Attributes
+    ----------
+    kind : str
+        collective, training (DDP and local SGD), server, pipeline, sharded (FSDP2); empty: not known.
+    file : Path
+    number : int
+        Line of the file, the header being 1.
+    cells : dict of str to str
+        As they stand in the file.
+    """
+
+    kind: str
+    file: Path
+    number: int
+    cells: dict[str, str]
+
+    def text(self, name: str, default: str = "") -> str:
+        """A cell; the default where it is absent or empty."""
+        return (self.cells.get(name) or "").strip() or default
+
+    def number_of(self, name: str, default: float | None = None) -> float:
+        """A cell as a number.
+
+        Raises
+        ------
+        InputError
+            If it is no number, or absent and without default.
+        """
+        given = self.text(name)
+        if not given and default is not None:
+            return default
+        try:
+            value = float(given)
+        except ValueError:
+            raise InputError(name, "be a number", given or "nothing", where=self.place) from None
+        if not abs(value) < float("inf"):
+            raise InputError(name, "be finite", given, where=self.place)
+        return value
+
+    @property
+    def place(self) -> str:
+        """File and line."""
+        return f"{self.file.name}:{self.number}"
+
+    @property
+    def rate(self) -> float:
+        """Bytes/s of a host's cable."""
+        return self.number_of("rate_mbit") * 1e6 / 8
+
+    @property
+    def delay(self) -> float:
+        """Seconds one way of a cable."""
+        return self.number_of("delay_us") * 1e-6
+
+    @property
+    def queued(self) -> bool:
+        """Whether the switch had one queue for everything."""
+        return self.text("tag").split("-")[0] == "fifo"
+
+    @property
+    def slow_links(self) -> dict[int, float]:
+        """Host -> its own rate, from a tag such as ``hetero-link3-200``."""
+        found = re.search(r"link(\d+)-(\d+)", self.text("tag"))
+        return {int(found[1]): float(found[2]) * 1e6 / 8} if found else {}
+
+    @property
+    def slow_ranks(self) -> dict[int, float]:
+        """Rank -> factor on its compute time."""
+        found = re.fullmatch(r"(\d+):([\d.]+)", self.text("slow"))
+        return {int(found[1]): float(found[2])} if found else {}
+
+    @property
+    def measured(self) -> float | None:
+        """Measured seconds, or updates/s of a parameter server; None where the row has none."""
+        column = {"collective": "median_us", "server": "updates_per_s"}.get(self.kind, "median_step_us")
+        if self.text("algo") == "local":  # most steps of local SGD do not communicate: the mean counts
+            column = "mean_step_us"
+        if not self.text(column):
+            return None
+        value = self.number_of(column)
+        return value if self.kind == "server" else value * 1e-6
+
+
+def read_rows(path: Path) -> tuple[list[str], list[Row]]:
+    """Columns and rows of a CSV file of one kind."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            columns = list(reader.fieldnames or ())
+            kind = next((name for name, needed in _KINDS.items() if needed <= set(columns)), "")
+            rows = [
+                Row(kind, path, i, {key: cell or "" for key, cell in cells.items() if key is not None})
+                for i, cells in enumerate(reader, 2)
+            ]
+    except OSError as error:
+        raise InputError("recordings", "be readable", f"{path} ({error.strerror})") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError("recordings", "be a CSV file", f"{path} ({error})") from None
+    return columns, rows
+
+
+def find_files(given: Iterable[str]) -> list[Path]:
+    """CSV files of known kinds: those given, and those of the folders given.
+
+    Raises
+    ------
+    InputError
+        If there is none, or a file given by name is of no known kind.
+    """
+    found: list[Path] = []
+    for name in given:
+        path = Path(name)
+        if not path.exists():
+            raise InputError("recordings", "exist", name)
+        if path.is_dir():
+            found += [file for file in sorted(path.glob("*.csv")) if _is_known(file)]
+        elif _is_known(path):
+            found.append(path)
+        else:
+            kinds = "; ".join(f"{kind}: {' '.join(sorted(needed))}" for kind, needed in _KINDS.items())
+            raise InputError("recordings", f"have the columns of one kind ({kinds})", name)
+    if not found:
+        raise InputError("recordings", "hold at least one CSV file of a known kind", " ".join(given))
+    return found
+
+
+def _is_known(path: Path) -> bool:
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            columns = set(next(csv.reader(file), []))
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return False
+    return any(needed <= columns for needed in _KINDS.values())
+
+
+def trace_folders(given: Sequence[str], files: Iterable[Path], named: str | None) -> list[Path]:
+    """Where the layer traces of these recordings may lie."""
+    bases = [Path(named)] if named else []
+    for path in [*map(Path, given), *files]:
+        folder = path if path.is_dir() else path.parent
+        bases += [folder / "traces", folder, folder.parent / "traces"]
+    return [base for base in dict.fromkeys(bases) if base.is_dir()]
