@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from sim.calibrate.least_squares import Fit, least_squares
 from sim.calibrate.run_terms import Shape, Term
+from sim.models.kernels import CONVOLUTION, FLASH, MATRIX
 from sim.spec import Calibration
 from sim.spec.calibration import Parameter
 from sim.validate.runs_loader import framework_calibration
@@ -72,9 +73,15 @@ class Knob:
         """Whether a run's time can depend on it."""
         if self.section == "device":
             return term.shape.device.name in self.keys and self._used(term.shape)
+        if self.name == "attention_speed" and not (term.shape.kernels.kind == FLASH).any():
+            return False
         return term.shape.framework == self.key
 
     def _used(self, shape: Shape) -> bool:
+        kinds = {"conv": CONVOLUTION, "winograd": CONVOLUTION, "attention": FLASH, "gemm": MATRIX}
+        kind = kinds.get(self.name.split("_")[0])
+        if kind is not None and not (shape.kernels.kind == kind).any():
+            return False
         unit = self.name.rpartition("efficiency_")[2]
         narrow = {"fp8": "eight_bit", "fp4": "four_bit", "tf32": "tf32"}.get(shape.dtype)
         fp32 = shape.device.peak_flops.get("fp32", 0.0)
