@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +26,7 @@ def setting_key(setting: Setting) -> str:
     return "-".join(part for part in (setting.library, setting.family, setting.dtype, links) if part)
 
 
-@lru_cache(maxsize=4096)
-def _paths(cluster_key: str, operation: str, in_switch: bool, case: Case) -> tuple[Path, ...]:
-    return collective_paths(case.cluster, operation, in_switch=in_switch)
+_known_paths: dict[tuple[str, str, bool], tuple[Path, ...]] = {}
 
 
 def paths_of(case: Case) -> tuple[Path, ...]:
@@ -37,7 +34,10 @@ def paths_of(case: Case) -> tuple[Path, ...]:
     reduces = (
         case.setting.interior in ("nvlink4", "nvlink5") and "nvswitch" in case.cluster.host_types[0].name
     )
-    return _paths(case.cluster.name, case.operation, reduces, case)
+    key = (case.cluster.name, case.operation, reduces)  # the name says all that the paths depend on
+    if key not in _known_paths:
+        _known_paths[key] = collective_paths(case.cluster, case.operation, in_switch=reduces)
+    return _known_paths[key]
 
 
 def problem_of(cases: Sequence[Case], sizes: Sequence[float]) -> Problem:

@@ -1,0 +1,121 @@
+"""Words of published tables become clusters; the rest is assumed aloud or refused with a reason."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from sim.errors import InputError
+from sim.validate.collectives.rows import Row, library_of, read_rows
+
+BASE = {
+    "id": "X1",
+    "system": "mine",
+    "hardware": "H100-SXM5-80GB",
+    "gpus": 16,
+    "nodes": 2,
+    "intra_link": "NVLink4 NVSwitch (900 GB/s bidir)",
+    "inter_network": "InfiniBand 8x400G NDR per node",
+    "library_version": "NCCL 2.19.3+cuda12.2",
+    "collective": "all_reduce",
+    "message_bytes": 1 << 20,
+    "dtype": "float",
+    "time_us": 100.0,
+}
+
+
+def row(**changes: Any) -> Row:
+    return read_rows(pd.DataFrame([{**BASE, **changes}]))[0]
+
+
+def test_a_full_row() -> None:
+    found = row()
+    assert found.case is not None
+    cluster = found.case.cluster
+    assert (cluster.size, cluster.num_devices) == (2, 16)
+    host = cluster.host_types[0]
+    assert [nic.bandwidth for nic in host.nics] == [50e9] * 8
+    assert {link.bandwidth for link in host.links if link.kind == "nvlink"} == {450e9}
+    setting = found.case.setting
+    assert (setting.library, setting.family, setting.interior, setting.transport) == (
+        "nccl", "2.19", "nvlink4", "infiniband",
+    )  # fmt: skip
+    assert found.time_s == pytest.approx(100e-6)
+    assert found.message == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "transport", "nics", "each"),
+    [
+        ("AWS EFA 4x100G (p4d.24xlarge)", "efa", 4, 12.5e9),
+        ("AWS EFA 3200 Gb/s per node (p5.48xlarge)", "efa", 8, 50e9),
+        ("RoCE (OCI BM.GPU.B4.8 cluster network)", "roce", 8, 25e9),  # 16 x 100 Gb/s, two per device
+        ("GPUDirect-TCPXO 8x200G (a3-megagpu-8g)", "tcpxo", 8, 25e9),
+        ("RoCE, 8 ConnectX NICs per node", "roce", 8, 50e9),
+        ("Slingshot-11, 4x200G per node", "slingshot", 4, 25e9),
+        ("InfiniBand 400Gb/s per GPU", "infiniband", 8, 50e9),
+        ("TCP sockets", "tcp", 1, 3.125e9),
+    ],
+)
+def test_networks_by_their_words(text: str, transport: str, nics: int, each: float) -> None:
+    found = row(inter_network=text)
+    assert found.case is not None
+    assert found.case.setting.transport == transport
+    assert [nic.bandwidth for nic in found.case.cluster.host_types[0].nics] == pytest.approx([each] * nics)
+
+
+def test_assumptions_are_said() -> None:
+    assert row(inter_network="RoCE").message == "assumed 8 x 400 Gb/s"
+    assert row(gpus=8, nodes=None).message == "assumed one host"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hardware": "Abacus"}, "device not known"),
+        ({"inter_network": "not stated"}, "network between hosts not stated"),
+        ({"collective": "prefix_sum"}, "collective not known"),
+        ({"gpus": None}, "number of GPUs"),
+        ({"gpus": 15}, "evenly"),
+        ({"message_bytes": None}, "message size"),
+    ],
+)
+def test_what_cannot_be_known_has_a_reason(changes: dict[str, Any], reason: str) -> None:
+    found = row(**changes)
+    assert found.case is None
+    assert reason in found.message
+
+
+def test_one_nvlink_domain_is_one_host() -> None:
+    found = row(hardware="GB200", gpus=8, nodes=2, intra_link="NVLink5 MNNVL", inter_network="NVLink5 MNNVL")
+    assert found.case is not None
+    assert (found.case.cluster.size, found.case.num_ranks) == (1, 8)
+
+
+@pytest.mark.parametrize("hardware", ["A100-SXM4-80GB", "V100-SXM2", "MI300X", "GH200", "B200", "L40S", "T4"])
+@pytest.mark.parametrize("gpus", [1, 2, 3, 8])
+def test_every_device_makes_a_host_of_any_size(hardware: str, gpus: int) -> None:
+    found = row(hardware=hardware, gpus=gpus, nodes=1, intra_link="")
+    assert found.case is not None
+    assert found.case.num_ranks == gpus
+
+
+def test_libraries_and_versions() -> None:
+    assert library_of("NCCL 2.14.3+cuda11.7") == ("nccl", "2.14")
+    assert library_of("RCCL 2.22.3 / ROCm 6.4.2")[0] == "rccl"
+    assert library_of("nccl-tests, NCCL version not stated") == ("nccl", "")
+
+
+def test_bands_and_missing_times() -> None:
+    assert [row(message_bytes=size).band for size in (8, 1 << 16, 1 << 20, 1 << 30)] == [
+        "<64KiB", "64KiB-1MiB", "1-64MiB", ">=64MiB",
+    ]  # fmt: skip
+    assert math.isnan(row(time_us=None).time_s)
+
+
+def test_missing_columns_are_an_input_error() -> None:
+    with pytest.raises(InputError, match="message_bytes"):
+        read_rows(pd.DataFrame([{"system": "x"}]))
