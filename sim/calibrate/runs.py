@@ -30,7 +30,7 @@ FOLDS = 5
 NOISE = 0.08
 """Standard deviation of the logarithm of a step time around the model, for a source of typical size."""
 TYPICAL_ROWS = 60
-FEWEST_ROWS = 4
+FEWEST_ROWS = 10
 """Rows that must depend on a parameter for it to be fitted."""
 
 CHIPS: dict[str, tuple[str, ...]] = {
