@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from sim.errors import InputError
 from sim.graph.builder import Edge, Ends
-from sim.graph.execution import Cause, Discipline
+from sim.graph.execution import Cause, Discipline, TaskKind
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
@@ -30,6 +30,8 @@ from sim.models.collectives import Phase
 from sim.spec.workload import OPTIMIZER_STATES
 
 FP32 = 4.0
+WAKE_UP_TIME = 20e-6
+"""Seconds until a thread that waits for a condition runs (median on a machine with real-time priorities)."""
 
 
 class ParameterServerState(StateLowering):
@@ -97,6 +99,7 @@ class ParameterServerState(StateLowering):
                 self.builder.wait(start, self.clock, self._clock_total(), distance=distance)
             held[index] = [start]
         free = self.strategy.overlap and self.rule in ("bsp", "asp")  # a pull need not wait for the step
+        held = self._copied(stage, held)
         needed = []
         for virtual in reversed(range(stage, len(self.plan.chunks), self.strategy.pp)):
             last = self.buckets(virtual)[-1:]
@@ -111,6 +114,25 @@ class ParameterServerState(StateLowering):
                     needed.append((virtual, bucket.index))
         merged = {index: [*ends.get(index, []), *tasks] for index, tasks in held.items()}
         return self._behind_pulls(stage, merged, needed)
+
+    def _copied(self, stage: int, starts: Ends) -> Ends:
+        """Where the server copies the parameters for each answer (``answer_copy_traffic``), one at a time."""
+        calibration = self.plan.calibration
+        per_worker = self.rule in ("ssp", "asp") and not self.strategy.overlap
+        if not per_worker or not calibration.has("framework", "default", "answer_copy_traffic"):
+            return starts
+        traffic = calibration.value("framework", "default", "answer_copy_traffic")
+        size = traffic * FP32 * self.stage_elements(stage) / len(self.plan.server_endpoints)
+        return {
+            index: [
+                self._server_task(
+                    server, "answer.copy", size / self.server_memory_bandwidth, tasks,
+                    cause=Cause.PARAMETER_COMM,
+                )
+                for server in self.emitter.server_classes
+            ]
+            for index, tasks in starts.items()
+        }  # fmt: skip
 
     def _behind_pulls(self, stage: int, ends: Ends, needed: list[tuple[int, int]]) -> Ends:
         return {
@@ -175,7 +197,12 @@ class ParameterServerState(StateLowering):
             after=dict.fromkeys(self.applied[index]),
             closes_update=self.rule in ("ssp", "asp"),
         )
-        self.builder.add(applied, self.clock, self.emitter.multiplicity(index))
+        clock = applied
+        if self.rule == "ssp" and self.plan.messages:  # its own answer leaves before others are woken
+            clock = self.builder.task(
+                TaskKind.TRANSFER, "wake", Cause.CONTROL, device=row, after=[applied], work=WAKE_UP_TIME
+            )
+        self.builder.add(clock, self.clock, self.emitter.multiplicity(index))
         end = self.end_iteration(index, [applied, *done])
         # A backup worker decides about its next step when it has computed this one.
         early = self.strategy.overlap and self.rule != "backup"

@@ -6,8 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from sim.engine import play
+from sim.engine.record import RunRecord
 from sim.errors import ClusterloomError, InputError
+from sim.graph.execution import ExecutionGraph
 from sim.lowering import lower, lower_collective
 from sim.spec import Calibration, Cluster, Scenario, Strategy, Workload
 from sim.spec.calibration import Bound
@@ -124,9 +128,19 @@ class Predictor:
         return cluster.model_copy(update={"library": self.library, "fabric": fabric})
 
     def step(
-        self, workload: Workload, cluster: Cluster, slow: dict[int, float] | None = None, **strategy: Any
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        slow: dict[int, float] | None = None,
+        **strategy: Any,
     ) -> float:
         """Seconds per training step."""
+        return self.play(workload, cluster, slow, **strategy)[1].step_time
+
+    def play(
+        self, workload: Workload, cluster: Cluster, slow: dict[int, float] | None = None, **strategy: Any
+    ) -> tuple[ExecutionGraph, RunRecord]:
+        """The graph of a training job, and its run."""
         scenario = Scenario(
             workload=workload,
             cluster=cluster,
@@ -135,7 +149,8 @@ class Predictor:
             perturbation=Perturbation(slow_ranks=slow or {}),
             confidence=0.005,
         )
-        return play(lower(scenario), confidence=0.005).step_time
+        graph = lower(scenario)
+        return graph, play(graph, confidence=0.005)
 
     def model(self, row: Row, groups: int | None = None) -> Workload:
         """The row's model with its measured times."""
@@ -219,12 +234,34 @@ def _server(predictor: Predictor, row: Row) -> float:
     layer = measured_layer("model", 0, seconds, 0.0, [row.number_of("params")])
     # Rank 0 of the recording is the server.
     slow = {rank - 1: factor for rank, factor in row.slow_ranks.items()}
-    step = predictor.step(
+    graph, run = predictor.play(
         measured_workload("model", [layer], 0.0), predictor.cluster(row, workers), slow, state="ps_dedicated",
         num_servers=1, synchronization=_RULES[rule], staleness=int(row.number_of("s", 0)), overlap=False,
         bucket_size=EVERYTHING,
     )  # fmt: skip
-    return workers / step
+    return updates_per_second(graph, run)
+
+
+def updates_per_second(graph: ExecutionGraph, run: RunRecord) -> float:
+    """Steps per second of all workers together.
+
+    A run that has settled into a cycle takes all workers through the same number of steps; otherwise each has
+    its own rate, counted while all of them are running.
+    """
+    workers = int(np.count_nonzero(graph.boundary))
+    if run.stop == "recurrence":
+        return workers / run.step_time
+    ends = {
+        int(task): np.sort(run.end[run.task == task]) for task in np.flatnonzero(graph.boundary).tolist()
+    }
+    first = max(float(times[min(2, len(times) - 1)]) for times in ends.values())
+    last = min(float(times[-1]) for times in ends.values())
+    total = 0.0
+    for times in ends.values():
+        inside = times[(times >= first) & (times <= last)]
+        if len(inside) > 1:
+            total += (len(inside) - 1) / float(inside[-1] - inside[0])
+    return total or workers / run.step_time
 
 
 def _pipeline(predictor: Predictor, row: Row) -> float:
