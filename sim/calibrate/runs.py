@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,13 @@ from sim.calibrate.run_terms import Shape, Term
 from sim.models.kernels import CONVOLUTION, FLASH, MATRIX
 from sim.spec import Calibration
 from sim.spec.calibration import Parameter
+from sim.validate.runs import Prediction
 from sim.validate.runs_loader import framework_calibration
-from sim.validate.spread import Z80
+from sim.validate.spread import TERMS, Z80, shares
 
 FloatArray = npt.NDArray[np.float64]
 
+SOURCE = "fitted to published training runs (measurements/training_runs.csv, split calibration)"
 FOLDS = 5
 NOISE = 0.08
 """Standard deviation of the logarithm of a step time around the model, for a source of typical size."""
@@ -108,7 +110,7 @@ _FRAMEWORK = (
     ("kernel_issue_time", 0.8, 3e-4),
     ("elementwise_traffic", 0.35, 4.0),
     ("attention_speed", 0.4, 1.5),
-    ("step_overhead", 0.8, 0.1),
+    ("step_overhead", 0.4, 0.02),
 )
 
 
@@ -237,10 +239,80 @@ def fit_runs(
     def parameter(index: int, value: float) -> Parameter:
         half = Z80 * float(fit.deviation[index])
         low, high = value * math.exp(-half), min(value * math.exp(half), knobs[index].upper)
-        text = "fitted to published training runs (measurements/training_runs.csv, split calibration)"
-        return Parameter(value=value, low=low, high=max(high, value), n=rows[index], source=text)
+        return Parameter(value=value, low=low, high=max(high, value), n=rows[index], source=SOURCE)
 
-    return RunFit(knobs, fit, rows, with_values(base, knobs, np.exp(fit.x), parameter))
+    fitted = with_values(base, knobs, np.exp(fit.x), parameter)
+    return RunFit(knobs, fit, rows, _with_population(fitted, knobs, fit))
+
+
+SHARED = ("elementwise_traffic", "attention_speed", "kernel_issue_time")
+"""Framework parameters whose typical value also serves frameworks without measurements."""
+
+
+def _with_population(calibration: Calibration, knobs: Sequence[Knob], fit: Fit) -> Calibration:
+    """Frameworks without parameters of their own get the geometric mean and spread of those that have."""
+    default = dict(calibration.framework["default"])
+    for name in SHARED:
+        found = [
+            (float(x), float(d))
+            for knob, x, d in zip(knobs, fit.x, fit.deviation, strict=True)
+            if knob.name == name and d < 0.5 * knob.spread  # the data say something
+        ]
+        if len(found) < 3:
+            continue
+        logs = np.array([x for x, _ in found])
+        middle, half = float(logs.mean()), Z80 * float(logs.std(ddof=1))
+        default[name] = Parameter(
+            value=math.exp(middle),
+            low=math.exp(middle - half),
+            high=math.exp(middle + half),
+            n=len(found),
+            source=f"{SOURCE}: geometric mean over {len(found)} frameworks",
+        )
+    return calibration.model_copy(update={"framework": {**calibration.framework, "default": default}})
+
+
+SPREAD_START = 0.05
+
+
+def fit_spread(predictions: Sequence[tuple[dict[str, float], float, float]]) -> dict[str, float]:
+    """Standard deviations of :mod:`sim.validate.spread` by maximum likelihood.
+
+    Parameters
+    ----------
+    predictions : sequence of (dict, float, float)
+        Factors of the terms (:func:`sim.validate.spread.shares`), logarithm of predicted over measured step
+        time, and weight, of every row.
+    """
+    factors = np.array([[entry[0][term] ** 2 for term in TERMS] for entry in predictions])
+    squares = np.array([entry[1] ** 2 for entry in predictions])
+    weights = np.array([entry[2] for entry in predictions])
+    variances = np.full(len(TERMS), SPREAD_START**2)
+    for _ in range(200):  # expectation-maximisation: each term explains its share of a residual
+        total = factors @ variances
+        share = factors * variances / total[:, None]
+        explained = share * (share * squares[:, None] / np.maximum(factors, 1e-12)) + variances * (1 - share)
+        variances = (weights[:, None] * explained).sum(axis=0) / weights.sum()
+        variances = np.maximum(variances, 1e-6)
+    return dict(zip(TERMS, np.sqrt(variances).tolist(), strict=True))
+
+
+def with_spread(fitted: RunFit, terms: Sequence[Term], predictions: Sequence[Prediction]) -> RunFit:
+    """The fit with the deviations of its residuals, sources weighted alike."""
+    by_id = {prediction.id: prediction for prediction in predictions}
+    counts = Counter(term.run.row.group for term in terms)
+    entries = []
+    for term in terms:
+        own = framework_calibration(fitted.calibration, term.shape.framework)
+        error = math.log(term.seconds(own, term.shape.seconds(own)) / (term.run.measured_s or 1.0))
+        factors = shares(by_id[term.run.row.id], term.run.assumed)
+        entries.append((factors, error, 1.0 / counts[term.run.row.group]))
+    default = dict(fitted.calibration.framework["default"])
+    for name, value in fit_spread(entries).items():
+        source = f"{SOURCE}: residuals"
+        default[f"spread_{name}"] = Parameter(value=value, n=len(entries), source=source)
+    framework = {**fitted.calibration.framework, "default": default}
+    return replace(fitted, calibration=fitted.calibration.model_copy(update={"framework": framework}))
 
 
 def fold_of(term: Term) -> int:

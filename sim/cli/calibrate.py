@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.cli.calibrate_recordings import recordings
+from sim.cli.calibrate_runs import runs
 from sim.cli.output import console, emit_json, grid, note, number, percent, seconds
 from sim.errors import InputError
 
@@ -22,6 +23,7 @@ command = typer.Typer(
 
 
 command.command("recordings")(recordings)
+command.command("runs")(runs)
 
 
 @command.callback(invoke_without_command=True)
