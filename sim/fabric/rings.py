@@ -116,6 +116,20 @@ class Passage:
     alternate: bool
 
 
+def _zigzags(graph: HostGraph, devices: Order) -> list[Order]:
+    """Paths that together use every link of a full mesh once; none if the mesh is not full, or odd.
+
+    W. Walecki's decomposition: from each device i of one half, in turn one further up and down, modulo n; and
+    the same backwards. So every device is the first of one path and the last of another.
+    """
+    count = len(devices)
+    if count % 2 or any((a, b) not in graph.nvlink for a in devices for b in devices if a != b):
+        return []
+    steps = [(step + 1) // 2 if step % 2 else -(step // 2) for step in range(count)]
+    paths = [tuple(devices[(start + step) % count] for step in steps) for start in range(count // 2)]
+    return [way for path in paths for way in (path, path[::-1])]
+
+
 @lru_cache(maxsize=4096)
 def host_passages(host: Host, devices: Order) -> tuple[Passage, ...]:
     """One passage per NIC that the devices use, balanced over NICs and NVLinks.
@@ -128,7 +142,8 @@ def host_passages(host: Host, devices: Order) -> tuple[Passage, ...]:
     num_rings = len({nics[device] for device in devices})
     rings = host_rings(host, devices)
     closed = len(rings) > 1 or graph.switched or not graph.nvlink
-    candidates = [
+    candidates = _zigzags(graph, devices)
+    candidates += [
         ring[turn:] + ring[:turn] for turn in range(len(devices) if closed else 1) for ring in rings
     ]
     arrivals, departures = dict.fromkeys(nics, 0), dict.fromkeys(nics, 0)

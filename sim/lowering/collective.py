@@ -28,6 +28,13 @@ FloatArray = npt.NDArray[np.float64]
 Ranks = Sequence[int] | Sequence[Sequence[int]] | npt.NDArray[np.int64] | None
 
 _ROOTED = ("broadcast", "reduce", "send", "gather", "scatter")
+_OF_HOSTS = (
+    "hierarchical",
+    "torus2d",
+    "tree",
+    "nvls_tree",
+    "in_network",
+)  # dims are devices of a host, hosts
 
 
 @collector_off()
@@ -171,7 +178,7 @@ def _request(
         hosts = len(distinct(traffic.router.endpoint_host[group]))
         name = choose(op, float(sizes[index]), len(group), hosts) if algorithm == "auto" else algorithm
         extents = dims
-        if dims is None and name in ("hierarchical", "torus2d", "tree") and op not in _ROOTED:
+        if dims is None and name in _OF_HOSTS and op not in _ROOTED:
             extents = traffic.host_dims(group[None])
         alike.setdefault((name, len(group), extents), []).append(index)
     family_sizes: dict[str, FloatArray] = {}

@@ -487,16 +487,30 @@ def _closed_form_hierarchical(
 
 # --- choice ---------------------------------------------------------------------------------------------
 
-# NCCL's tuning model compares latencies and bandwidths of ring and tree; the two below are the orders of
-# magnitude of its tables for one step inside a host and over the network (NCCL 2.x src/graph/tuning.cc).
-_STEP_INSIDE, _STEP_NETWORK, _NETWORK_BANDWIDTH = 1.0e-6, 5.0e-6, 10e9
+# NCCL's tuning model compares latencies and bandwidths of its algorithms; these are the orders of magnitude
+# of its tables for one step inside a host and over the network, and for a reduction in the NVSwitches (NCCL
+# 2.x src/graph/tuning.cc).
+_STEP_INSIDE, _STEP_NETWORK, _STEP_SWITCH = 1.0e-6, 5.0e-6, 20e-6
+_NETWORK_BANDWIDTH, _INSIDE_BANDWIDTH = 10e9, 300e9
+_SWITCH_EFFICIENCY = 0.75  # of what a ring reaches on the same links
 
 
-def choose(op: str, size_bytes: float, n: int, num_hosts: int) -> str:
-    """Algorithm that a library like NCCL picks.
+def choose(
+    op: str,
+    size_bytes: float,
+    n: int,
+    num_hosts: int,
+    *,
+    in_switch: bool = False,
+    library: str = "nccl",
+) -> str:
+    """Algorithm that a library picks.
 
-    All-reduce inside a host is a ring; over several hosts a double binary tree while latency dominates, then
-    a ring. All-gather, reduce-scatter, broadcast and reduce are rings, point-to-point patterns are direct.
+    NCCL: an all-reduce inside a host is a ring, or a reduction in the NVSwitches where they can do that and
+    the message is large; over several hosts a double binary tree while latency dominates, then a ring; with
+    switches that reduce, trees over hosts of which they do the inner part. All-gather, reduce-scatter,
+    broadcast and reduce are rings, point-to-point patterns are direct. gloo: rings, and binomial trees for
+    rooted operations (gloo/allreduce.cc, broadcast.cc, reduce.cc).
 
     Parameters
     ----------
@@ -506,6 +520,10 @@ def choose(op: str, size_bytes: float, n: int, num_hosts: int) -> str:
         Size in the sense of nccl-tests.
     n, num_hosts : int
         Ranks, and hosts they live on.
+    in_switch : bool
+        Whether the NVSwitches of a host reduce (NVLink SHARP, from Hopper on).
+    library : str
+        ``nccl`` (RCCL picks alike) or ``gloo``.
     """
     if op not in OPERATIONS:
         raise InputError("collective.operation", f"be one of {', '.join(OPERATIONS)}", op)
@@ -513,11 +531,30 @@ def choose(op: str, size_bytes: float, n: int, num_hosts: int) -> str:
         return "recursive_doubling"
     if op in ("all_to_all", "send", "gather", "scatter"):
         return "direct"
-    if op != "all_reduce" or num_hosts <= 1 or n <= 2:
+    if library == "gloo":
+        return "tree" if op in ("broadcast", "reduce") else "ring"
+    if op != "all_reduce" or n <= 2:
         return "ring"
+    times = _nccl_times(size_bytes, n, num_hosts)
+    if num_hosts > 1:
+        names = ["tree", "ring", *(["nvls_tree"] if in_switch and n // num_hosts > 2 else [])]
+    else:
+        names = ["ring", *(["nvls"] if in_switch else [])]
+    return min(names, key=times.__getitem__)
+
+
+def _nccl_times(size_bytes: float, n: int, num_hosts: int) -> dict[str, float]:
+    """Rough seconds of each all-reduce, as the tuner sees them."""
     per_host = max(1, n // num_hosts)
-    ring = 2 * ((n - num_hosts) * _STEP_INSIDE + (num_hosts - 1) * _STEP_NETWORK)
-    tree = 2 * ((per_host - 1) * _STEP_INSIDE + math.log2(num_hosts) * _STEP_NETWORK)
-    ring += 2 * (n - 1) / n * size_bytes / _NETWORK_BANDWIDTH
-    tree += 2 * size_bytes / _NETWORK_BANDWIDTH
-    return "tree" if tree < ring else "ring"
+    levels = math.log2(num_hosts)
+    passes = 2 * (n - 1) / n
+    bandwidth = _NETWORK_BANDWIDTH if num_hosts > 1 else _INSIDE_BANDWIDTH
+    return {
+        "ring": 2 * ((n - num_hosts) * _STEP_INSIDE + (num_hosts - 1) * _STEP_NETWORK)
+        + passes * size_bytes / bandwidth,
+        "tree": 2 * ((per_host - 1) * _STEP_INSIDE + levels * _STEP_NETWORK) + 2 * size_bytes / bandwidth,
+        "nvls": _STEP_SWITCH + size_bytes / (_SWITCH_EFFICIENCY * bandwidth),
+        "nvls_tree": _STEP_SWITCH
+        + 2 * levels * _STEP_NETWORK
+        + (1 if num_hosts == 2 else 2) * size_bytes / (_SWITCH_EFFICIENCY * bandwidth),
+    }

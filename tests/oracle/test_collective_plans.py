@@ -228,3 +228,25 @@ def test_choice_goes_from_tree_to_ring_with_size() -> None:
     assert choose("all_reduce", 1e3, 8, 1) == "ring"
     for op in OPERATIONS:
         assert plan(op, choose(op, 1e6, 8, 2), 8)
+
+
+def test_choice_inside_a_host_with_reducing_switches() -> None:
+    """Measured on 8 H200 (NCCL 2.27): rings up to 1 MiB, NVLS from 2 MiB or so on."""
+    assert [choose("all_reduce", size, 8, 1, in_switch=True) for size in (1 << 16, 1 << 20)] == ["ring"] * 2
+    assert choose("all_reduce", 1 << 26, 8, 1, in_switch=True) == "nvls"
+    assert choose("all_reduce", 1 << 26, 8, 1) == "ring"
+    assert choose("all_gather", 1 << 26, 8, 1, in_switch=True) == "ring"
+
+
+def test_choice_over_hosts_goes_from_tree_to_ring() -> None:
+    picks = [choose("all_reduce", 2.0**k, 128, 16) for k in range(8, 34)]
+    assert picks[0] == "tree"
+    assert picks[-1] == "ring"
+    assert picks == sorted(picks, reverse=True)  # one change only
+    assert choose("all_reduce", 1 << 30, 16, 2, in_switch=True) == "nvls_tree"
+
+
+def test_choice_of_gloo() -> None:
+    assert choose("all_reduce", 8, 64, 8, library="gloo") == "ring"
+    assert choose("broadcast", 8, 64, 8, library="gloo") == "tree"
+    assert choose("all_to_all", 8, 64, 8, library="gloo") == "direct"

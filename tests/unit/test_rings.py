@@ -10,6 +10,7 @@ import pytest
 
 from sim.fabric.network import Network
 from sim.fabric.rings import host_passages, host_rings
+from sim.models.collectives import flows, plan
 from sim.spec import HostLink, Nic
 from tests.clusters import DGX1_PAIRS, cluster, dgx1, host, plain_host, switched_host
 
@@ -104,3 +105,23 @@ def test_torus_rings_walk_along_neighbours(dims: tuple[int, ...]) -> None:
     routes = network.routes(order, np.roll(order, -1))
     assert np.diff(routes.offsets).tolist() == [1] * n  # also the way back, as the last extent is even
     assert network.load(order, np.roll(order, -1)).coefficient.max() == 1
+
+
+def test_rings_over_hosts_use_every_link_of_a_full_mesh_equally() -> None:
+    """Eight devices, every two joined, a NIC each: eight rings load all 56 link directions alike."""
+    links = tuple(
+        HostLink(a=f"gpu{a}", b=f"gpu{b}", bandwidth=64e9, kind="nvlink")
+        for a, b in itertools.combinations(range(8), 2)
+    )
+    slots = (
+        HostLink(a="gpu[0-7]", b="cpu0", bandwidth=64e9, kind="pcie"),
+        HostLink(a="nic[0-7]", b="cpu0", bandwidth=64e9, kind="pcie"),
+    )
+    nics = tuple(Nic(name=f"nic{i}", bandwidth=50e9) for i in range(8))
+    network = Network.build(cluster(host(8, nics, (*links, *slots)), 2))
+    (phase,) = plan("all_reduce", "ring", 16)
+    load = network.load(*flows(phase, network.orders(np.arange(16), "ring")))
+    on = {kind: load.coefficient[network.link_kind[load.link] == kind] for kind in ("nvlink", "nic")}
+    assert len(on["nvlink"]) == 2 * 56
+    np.testing.assert_allclose(on["nvlink"], 1 / 8)
+    np.testing.assert_allclose(on["nic"], 1 / 8)
