@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from sim.architecture import cnn, moe, transformer
+from sim.architecture import cnn, electra, encoder_decoder, moe, transformer, transformer_xl
 from sim.errors import InputError
 from sim.spec.workload import Workload
 
 GENERATORS: dict[str, Callable[..., Workload]] = {
     "transformer": transformer.generate,
     "moe": moe.generate,
+    "encoder-decoder": encoder_decoder.generate,
+    "transformer-xl": transformer_xl.generate,
+    "electra": electra.generate,
     **{f"cnn:{name}": generator for name, generator in cnn.GENERATORS.items()},
 }
 
@@ -23,7 +26,7 @@ def generate(name: str, params: Mapping[str, Any]) -> Workload:
     Parameters
     ----------
     name : str
-        ``transformer``, ``moe`` or ``cnn:<network>``.
+        ``transformer``, ``moe``, ``encoder-decoder``, ``transformer-xl``, ``electra`` or ``cnn:<network>``.
     params : mapping
         Fields of the generator and of the workload together.
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import ceil
 from typing import Any
 
 from pydantic import Field
@@ -118,6 +119,62 @@ def _bottleneck(net: Trace, image: Image, width: int, stride: int, *, downsample
     return net.convolution(image, 4 * width, 1, stride, residual=True)
 
 
+def resnext101(shape: ImageShape, squeeze: bool) -> tuple[Layer, ...]:
+    """ResNeXt-101 32x4d (Xie et al. 2017, arXiv:1611.05431), also with squeeze and excitation."""
+    net = Trace(shape.fused_norm)
+    image = net.convolution(Image(3, shape.image_size, shape.image_size), 64, 7, 2, 3)
+    image = net.pool(image, 3, 2, 1)
+    net.next_block()
+    for stage, repeats in enumerate(_RESNET[101]):
+        width = 128 * 2**stage
+        for index in range(repeats):
+            stride = 2 if stage > 0 and index == 0 else 1
+            inner = net.convolution(image, width, 1)
+            inner = net.convolution(inner, width, 3, stride, 1, groups=32)
+            direct = index > 0
+            out = net.convolution(inner, 2 * width, 1, relu=False, residual=direct and not squeeze)
+            if squeeze:
+                out = net.squeeze_excite(out, 2 * width // 16)
+            image = out if direct else net.convolution(image, 2 * width, 1, stride, residual=True)
+            net.next_block()
+    image = net.adaptive_pool(image, 1)
+    net.linear(image.elements, shape.num_classes, head=True)
+    return net.layers()
+
+
+_EFFICIENT = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5),
+              (6, 192, 4, 2, 5), (6, 320, 1, 1, 3))  # fmt: skip
+"""(Expansion, channels, repeats, stride, kernel) of every stage of EfficientNet-B0."""
+
+
+def efficientnet(shape: ImageShape, width: float, depth: float, wide: bool = False) -> tuple[Layer, ...]:
+    """EfficientNet (Tan & Le 2019, arXiv:1905.11946) with its width and depth multipliers.
+
+    ``wide`` squeezes to a quarter of the expanded channels instead of the block's input.
+    """
+
+    def channels(base: int) -> int:
+        scaled = max(8, int(base * width + 4) // 8 * 8)
+        return scaled + 8 if scaled < 0.9 * base * width else scaled
+
+    net = Trace(shape.fused_norm)
+    image = net.convolution(Image(3, shape.image_size, shape.image_size), channels(32), 3, 2, 1)
+    net.next_block()
+    for expansion, base, repeats, first_stride, kernel in _EFFICIENT:
+        for index in range(ceil(repeats * depth)):
+            stride = first_stride if index == 0 else 1
+            expanded = image.channels * expansion
+            inner = net.convolution(image, expanded, 1) if expansion > 1 else image
+            inner = net.convolution(inner, expanded, kernel, stride, kernel // 2, groups=expanded)
+            inner = net.squeeze_excite(inner, max(1, (expanded if wide else image.channels) // 4))
+            image = net.convolution(inner, channels(base), 1, relu=False, residual=index > 0)
+            net.next_block()
+    image = net.convolution(image, channels(1280), 1)
+    image = net.adaptive_pool(image, 1)
+    net.linear(image.elements, shape.num_classes, dropout=True, head=True)
+    return net.layers()
+
+
 def inception_v3(shape: InceptionShape) -> tuple[Layer, ...]:
     """Inception-v3 (Szegedy et al. 2016) as in torchvision, with the auxiliary classifier of training."""
     net = Trace(shape.fused_norm)
@@ -217,5 +274,11 @@ GENERATORS: dict[str, Callable[..., Workload]] = {
     "alexnet": _generator(ImageShape, alexnet),
     **{f"vgg{depth}": _generator(ImageShape, partial(vgg, depth=depth)) for depth in _VGG},
     **{f"resnet{depth}": _generator(ImageShape, partial(resnet, depth=depth)) for depth in _RESNET},
+    "resnext101-32x4d": _generator(ImageShape, partial(resnext101, squeeze=False)),
+    "se-resnext101-32x4d": _generator(ImageShape, partial(resnext101, squeeze=True)),
+    "efficientnet-b0": _generator(ImageShape, partial(efficientnet, width=1.0, depth=1.0)),
+    "efficientnet-b4": _generator(ImageShape, partial(efficientnet, width=1.4, depth=1.8)),
+    "efficientnet-widese-b0": _generator(ImageShape, partial(efficientnet, width=1.0, depth=1.0, wide=True)),
+    "efficientnet-widese-b4": _generator(ImageShape, partial(efficientnet, width=1.4, depth=1.8, wide=True)),
     "inception-v3": _generator(InceptionShape, inception_v3),
 }

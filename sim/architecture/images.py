@@ -72,6 +72,7 @@ class Trace:
         norm: bool = True,
         relu: bool = True,
         residual: bool = False,
+        groups: int = 1,
     ) -> Image:
         """Record a convolution with what follows it (batch norm, residual addition, ReLU)."""
         (kernel_h, kernel_w), (pad_h, pad_w) = _pair(kernel), _pair(padding)
@@ -87,8 +88,9 @@ class Trace:
             out_height=out.height,
             out_width=out.width,
             stride=stride,
+            groups=groups,
         )
-        weight = image.channels * channels * kernel_h * kernel_w
+        weight = image.channels * channels * kernel_h * kernel_w // groups
         tensors = (float(weight),) + (float(channels),) * (bias + 2 * norm)
         # Kept for backward: the convolution's output (input of the norm) and the ReLU's output (input of the
         # next layer, written in place over the norm's output); the network's input once.
@@ -120,6 +122,19 @@ class Trace:
         if relu:
             ops.append(MemoryBound(elements=2 * elements, backward_elements=3 * elements))
         return ops
+
+    def squeeze_excite(self, image: Image, reduced: int) -> Image:
+        """Record squeeze and excitation: pool, two products, scale the channels (Hu et al. 2018)."""
+        matrix = float(image.channels * reduced)
+        tensors = (matrix, float(reduced), matrix, float(image.channels))
+        ops: tuple[Op, ...] = (
+            MemoryBound(elements=float(image.elements), backward_elements=float(image.elements)),
+            Gemm(rows=1, n=reduced, k=image.channels),
+            Gemm(rows=1, n=image.channels, k=reduced),
+            MemoryBound(elements=2.0 * image.elements, backward_elements=4.0 * image.elements),
+        )
+        self._add("squeeze_excite", ops, tensors, image, image, image.elements)
+        return image
 
     def pool(
         self, image: Image, kernel: int, stride: int, padding: int = 0, *, average: bool = False

@@ -201,7 +201,13 @@ def _gemm(op: Gemm, num_experts: int, first: bool) -> Iterator[Kernel]:
 
 
 def _convolution(op: Convolution, first: bool) -> Iterator[Kernel]:
-    """Implicit matrix product: pixels x taps by taps x channels (Chetlur et al. 2014, arXiv:1410.0759)."""
+    """Implicit matrix product: pixels x taps by taps x channels (Chetlur et al. 2014, arXiv:1410.0759).
+
+    A depthwise convolution has no product to speak of and runs at the speed of memory.
+    """
+    if op.groups == op.in_channels > 1:
+        yield from _depthwise(op)
+        return
     area = op.kernel[0] * op.kernel[1]
     pixels, taps = float(op.out_height * op.out_width), float(area * op.in_channels // op.groups)
     inputs, outputs = float(op.in_channels // op.groups), float(op.out_channels // op.groups)
@@ -241,6 +247,14 @@ def _convolution(op: Convolution, first: bool) -> Iterator[Kernel]:
         (padded, 1, 1),
         winograd,
     )
+
+
+def _depthwise(op: Convolution) -> Iterator[Kernel]:
+    """Input read, output written; backward the same for the input's and for the weight's gradient."""
+    pixels = float(op.out_height * op.out_width)
+    moved = pixels * (op.out_channels + op.in_channels * min(op.stride**2, op.kernel[0] * op.kernel[1]))
+    for phase in (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT):
+        yield _pass(phase, moved, _power(micro_batch=1))
 
 
 def _attention(op: Attention) -> Iterator[Kernel]:

@@ -18,7 +18,7 @@ from sim.errors import ClusterloomError
 from sim.spec import Calibration, Cluster, Scenario, Strategy, Workload
 from sim.validate.frameworks import Framework, framework_of
 from sim.validate.hardware import Unsupported, build_cluster
-from sim.validate.models import Params, model_of
+from sim.validate.models import WORDS_PER_SAMPLE, Params, default_batch, model_of
 from sim.validate.rows import Row
 
 TIERS_REFUSED = ("X",)
@@ -179,6 +179,11 @@ def _degrees(row: Row) -> dict[str, int]:
 def _batch(row: Row, dp: int, pp: int, params: Params, assumed: list[str]) -> tuple[int, int, int]:
     """(Global batch, samples of a micro-batch, micro-batches)."""
     total, micro, count = row.whole("gbs"), row.whole("mbs"), row.whole("grad_accum")
+    if params.get("target_length") == WORDS_PER_SAMPLE and micro:  # translation counts tokens, not sentences
+        micro = max(1, micro // WORDS_PER_SAMPLE)
+    if total is None and micro is None:
+        micro = default_batch(row)
+        assumed.append("mbs")
     if total is None and micro is None:
         raise Unsupported("batch size unknown")
     if micro is None:
@@ -287,6 +292,8 @@ def _measured(row: Row, batch: int, sequence: int | None) -> float | None:
         return None
     if re.match(r"(images|sequences|samples|sentences|img|seq)/s", unit):
         return batch / value
+    if unit.startswith("words/s"):
+        return batch * WORDS_PER_SAMPLE / value
     if unit.startswith("tokens/s") and sequence:
         devices = row.whole("gpus") or 1
         return batch * sequence / (value * (devices if "gpu" in unit else 1))
