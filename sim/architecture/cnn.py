@@ -34,6 +34,12 @@ class ImageShape(Spec):
     fused_norm: bool = Field(False, description="batch norm, residual addition and ReLU in one kernel")
 
 
+class EfficientNetShape(ImageShape):
+    """Fields of EfficientNet."""
+
+    wide_squeeze: bool = Field(False, description="squeeze to a quarter of the expanded channels")
+
+
 class InceptionShape(ImageShape):
     """Fields of Inception-v3."""
 
@@ -147,11 +153,8 @@ _EFFICIENT = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2
 """(Expansion, channels, repeats, stride, kernel) of every stage of EfficientNet-B0."""
 
 
-def efficientnet(shape: ImageShape, width: float, depth: float, wide: bool = False) -> tuple[Layer, ...]:
-    """EfficientNet (Tan & Le 2019, arXiv:1905.11946) with its width and depth multipliers.
-
-    ``wide`` squeezes to a quarter of the expanded channels instead of the block's input.
-    """
+def efficientnet(shape: EfficientNetShape, width: float, depth: float) -> tuple[Layer, ...]:
+    """EfficientNet (Tan & Le 2019, arXiv:1905.11946) with its width and depth multipliers."""
 
     def channels(base: int) -> int:
         scaled = max(8, int(base * width + 4) // 8 * 8)
@@ -166,7 +169,9 @@ def efficientnet(shape: ImageShape, width: float, depth: float, wide: bool = Fal
             expanded = image.channels * expansion
             inner = net.convolution(image, expanded, 1) if expansion > 1 else image
             inner = net.convolution(inner, expanded, kernel, stride, kernel // 2, groups=expanded)
-            inner = net.squeeze_excite(inner, max(1, (expanded if wide else image.channels) // 4))
+            inner = net.squeeze_excite(
+                inner, max(1, (expanded if shape.wide_squeeze else image.channels) // 4)
+            )
             image = net.convolution(inner, channels(base), 1, relu=False, residual=index > 0)
             net.next_block()
     image = net.convolution(image, channels(1280), 1)
@@ -276,9 +281,7 @@ GENERATORS: dict[str, Callable[..., Workload]] = {
     **{f"resnet{depth}": _generator(ImageShape, partial(resnet, depth=depth)) for depth in _RESNET},
     "resnext101-32x4d": _generator(ImageShape, partial(resnext101, squeeze=False)),
     "se-resnext101-32x4d": _generator(ImageShape, partial(resnext101, squeeze=True)),
-    "efficientnet-b0": _generator(ImageShape, partial(efficientnet, width=1.0, depth=1.0)),
-    "efficientnet-b4": _generator(ImageShape, partial(efficientnet, width=1.4, depth=1.8)),
-    "efficientnet-widese-b0": _generator(ImageShape, partial(efficientnet, width=1.0, depth=1.0, wide=True)),
-    "efficientnet-widese-b4": _generator(ImageShape, partial(efficientnet, width=1.4, depth=1.8, wide=True)),
+    "efficientnet-b0": _generator(EfficientNetShape, partial(efficientnet, width=1.0, depth=1.0)),
+    "efficientnet-b4": _generator(EfficientNetShape, partial(efficientnet, width=1.4, depth=1.8)),
     "inception-v3": _generator(InceptionShape, inception_v3),
 }

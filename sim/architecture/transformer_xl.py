@@ -23,7 +23,7 @@ from sim.spec.layer import Attention, Gemm, Layer, MemoryBound, Op
 from sim.spec.workload import Workload
 
 RARE_FRACTION = 0.25
-"""Share of the tokens whose word is not among the frequent ones: WikiText-103 with 20,000 of 267,735 words."""
+"""Share of the tokens whose word is not among the frequent ones: WikiText-103, 20,000 of 267,735."""
 
 
 class TransformerXlShape(TransformerShape):
@@ -95,13 +95,8 @@ class XlParts(Parts):
         if shape.embedding_division == 1:
             return base
         width = shape.hidden
-        sizes, last = [], 0
-        for cut in (
-            shape.frequent_words,
-            2 * shape.frequent_words,
-            10 * shape.frequent_words,
-            shape.vocabulary,
-        ):
+        sizes, last, common = [], 0, shape.frequent_words
+        for cut in (common, 2 * common, 10 * common, shape.vocabulary):
             words = max(min(cut, shape.vocabulary) - last, 0)
             sizes += [float(words * width), float(width * shape.hidden)]
             last, width = min(cut, shape.vocabulary), max(width // shape.embedding_division, 1)

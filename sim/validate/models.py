@@ -26,8 +26,8 @@ CNN_NAMES: tuple[tuple[str, str, Params], ...] = (
     (r"^se-?resnext-?101", "cnn:se-resnext101-32x4d", {}),
     (r"^efficientnet-?b0", "cnn:efficientnet-b0", {}),
     (r"^efficientnet-?b4", "cnn:efficientnet-b4", {"image_size": 380}),
-    (r"^efficientnet-widese-b0", "cnn:efficientnet-widese-b0", {}),
-    (r"^efficientnet-widese-b4", "cnn:efficientnet-widese-b4", {"image_size": 380}),
+    (r"^efficientnet-widese-b0", "cnn:efficientnet-b0", {"wide_squeeze": True}),
+    (r"^efficientnet-widese-b4", "cnn:efficientnet-b4", {"image_size": 380, "wide_squeeze": True}),
 )
 
 _BART: Params = {

@@ -131,4 +131,4 @@ def test_bad_parameters(name: str, params: dict[str, object], words: str) -> Non
 def test_every_generator_is_in_the_catalogue(catalog: Catalog) -> None:
     families = {catalog.workload(name).family for name in catalog.names("workload")}
     assert families == {"cnn", "transformer", "moe"}
-    assert len(GENERATORS) == 9
+    assert len(GENERATORS) == 16

@@ -103,8 +103,9 @@ def test_sequence_split_needs_sequence_parallelism(catalog: Catalog) -> None:
 def test_memory_bound_time_is_bytes_over_bandwidth(catalog: Catalog) -> None:
     rates = roof(catalog.device("a100-80gb"), "bf16", catalog.calibration("default"))
     cost = _cost(catalog, MemoryBound(elements=1e9, backward_elements=3e9), micro_batch=1)[0]
-    assert cost.forward_s == pytest.approx(2e9 / rates.bandwidth + rates.latency)
-    assert cost.backward_input_s == pytest.approx(6e9 / rates.bandwidth + rates.latency)
+    traffic = rates.element_traffic / rates.bandwidth
+    assert cost.forward_s == pytest.approx(2e9 * traffic + rates.latency)
+    assert cost.backward_input_s == pytest.approx(6e9 * traffic + rates.latency)
     assert cost.backward_weight_s == 0
 
 
