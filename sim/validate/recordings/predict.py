@@ -209,6 +209,10 @@ def _training(predictor: Predictor, row: Row) -> float:
             workload, cluster, row.slow_ranks, synchronization="local", local_steps=steps,
             bucket_size=EVERYTHING,
         )  # fmt: skip
+    if algorithm == "blocking":
+        return predictor.step(workload, cluster, row.slow_ranks, overlap=False, bucket_size=EVERYTHING)
+    if algorithm != "ddp":
+        raise InputError("algo", "be ddp, blocking or local", algorithm, where=row.place)
     bucket = row.number_of("bucket_mb", 25) * MIB
     options: dict[str, Any] = {"bucket_size": bucket, "first_bucket_size": bucket}
     if not bucket:  # torch's default: a small first bucket
@@ -251,9 +255,7 @@ def updates_per_second(graph: ExecutionGraph, run: RunRecord) -> float:
     workers = int(np.count_nonzero(graph.boundary))
     if run.stop == "recurrence":
         return workers / run.step_time
-    ends = {
-        int(task): np.sort(run.end[run.task == task]) for task in np.flatnonzero(graph.boundary).tolist()
-    }
+    ends = {int(task): np.sort(run.end[run.task == task]) for task in np.flatnonzero(graph.boundary).tolist()}
     first = max(float(times[min(2, len(times) - 1)]) for times in ends.values())
     last = min(float(times[-1]) for times in ends.values())
     total = 0.0
