@@ -1,0 +1,207 @@
+"""Published runs: rows to scenarios, small runs for large ones, the board, the fit."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sim.calibrate.run_terms import make_terms
+from sim.calibrate.runs import fit_runs, fit_spread
+from sim.catalog import Catalog
+from sim.errors import InputError
+from sim.validate.board import Scored, board, spearman
+from sim.validate.report import COLUMNS, validate_runs
+from sim.validate.rows import FILE, Row, read_rows
+from sim.validate.runs import Prediction, predict, predict_all
+from sim.validate.runs_loader import Run, load_run, load_runs
+from sim.validate.spread import TERMS, interval
+
+GPT = {
+    "id": "TEST-0001", "split": "calibration", "framework": "Megatron-LM", "model": "GPT 1.3B",
+    "family": "dense_lm", "layers": "24", "hidden": "2048", "heads": "16", "vocab": "50257",
+    "seq_len": "1024", "gpu": "A100", "gpu_mem_gb": "80", "gpus": "16", "gpus_per_node": "8",
+    "intra_link": "NVLink3 600GB/s + NVSwitch", "inter_net": "4x HDR200", "precision": "fp16",
+    "gbs": "128", "mbs": "2", "tp": "2", "pp": "4", "shard": "none", "recompute": "full",
+}  # fmt: skip
+
+
+def load(catalog: Catalog, **changes: str) -> Run:
+    return load_run(Row({**GPT, **changes}), catalog)
+
+
+def test_every_published_row_is_loaded_or_counted(catalog: Catalog) -> None:
+    rows = read_rows(catalog.data_file(FILE))
+    loaded = load_runs(rows, catalog)
+    assert len(rows) == 3272
+    assert len(loaded.runs) + len(loaded.skipped) == len(rows)
+    assert len(loaded.runs) >= 0.95 * len(rows)
+    assert all(item.reason for item in loaded.skipped)
+    assert all(row.text("source") and row.text("source_rev") for row in rows)
+
+
+def test_row_to_scenario(catalog: Catalog) -> None:
+    run = load(catalog)
+    assert (run.strategy.tp, run.strategy.pp, run.strategy.dp) == (2, 4, 2)
+    assert run.micro_batches == 32
+    assert run.cluster.size == 2
+    host = run.cluster.host_types[0]
+    assert len(host.nics) == 4
+    assert host.nics[0].bandwidth == 25e9
+    assert run.params["vocabulary"] % 256 == 0  # padded to 128 x tp
+    assert run.framework == "megatron-lm"
+    assert not run.strategy.overlap
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"gpu": "abacus"}, "unknown GPU"),
+        ({"gbs": "", "mbs": ""}, "batch size unknown"),
+        ({"layers": "", "family": "asr"}, "no generator"),
+        ({"pp": "3"}, "does not divide"),
+        ({"tier": "X"}, "rejected"),
+    ],
+)
+def test_what_cannot_be_simulated_has_a_reason(catalog: Catalog, change: dict[str, str], reason: str) -> None:
+    (skipped,) = load_runs([Row({**GPT, **change})], catalog).skipped
+    assert reason in skipped.reason
+
+
+def test_unknown_fields_are_listed(catalog: Catalog) -> None:
+    run = load(catalog, recompute="", seq_parallel="", shard="", inter_net="", precision="")
+    assert {"recompute", "seq_parallel", "shard", "inter_net", "precision"} <= set(run.assumed)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gbs": "512", "tp": "1", "pp": "1", "gpus": "8"},
+        {"gbs": "256", "pp": "4", "layers": "32"},
+        {"gbs": "64", "pp": "4", "vpp": "2", "mbs": "1", "layers": "24", "gpus": "8"},
+    ],
+)
+def test_small_runs_tell_of_the_large_one(catalog: Catalog, changes: dict[str, str]) -> None:
+    from sim.validate.extrapolate import estimate
+    from sim.validate.runs import _played, _resized
+
+    run = load(catalog, **changes)
+    scenario = run.scenario(catalog.calibration("default"))
+    found = estimate(run, lambda size: _played(_resized(run, scenario, size)))
+    assert found is not None
+    assert found.seconds[0] == pytest.approx(_played(scenario)[0], rel=0.01)
+    assert found.seconds[1:].sum() == pytest.approx(found.seconds[0])
+
+
+def test_predictions_continue_from_the_cache(catalog: Catalog, tmp_path: Path) -> None:
+    runs = [load(catalog), load(catalog, id="TEST-0002", step_time_s="3.0")]
+    calibration = catalog.calibration("default")
+    first = predict_all(runs, calibration, workers=1, cache=tmp_path)
+    (file,) = tmp_path.glob("*.jsonl")
+    assert len(file.read_text().splitlines()) == 1  # equal but for what was measured
+    with file.open("a") as out:
+        out.write('{"key": "cut sho')
+    assert predict_all(runs, calibration, workers=1, cache=tmp_path) == first
+    assert [p.id for p in first] == ["TEST-0001", "TEST-0002"]
+
+
+def test_a_refused_strategy_is_a_status(catalog: Catalog) -> None:
+    found = predict(load(catalog, heads="17", hidden="2040", head_dim="120"), catalog.calibration("default"))
+    assert found.status == "invalid"
+    assert "num_heads" in found.message
+
+
+def test_spearman() -> None:
+    assert spearman(np.array([1.0, 2, 3]), np.array([10.0, 20, 30])) == pytest.approx(1)
+    assert spearman(np.array([1.0, 2, 2, 3]), np.array([4.0, 3, 3, 1])) == pytest.approx(-1)
+
+
+def test_board(catalog: Catalog) -> None:
+    scored = []
+    for number, (measured, predicted) in enumerate([(1.0, 1.1), (2.0, 1.8), (4.0, 4.0), (8.0, 12.0)]):
+        run = load(catalog, id=f"SRC-{number:04d}", step_time_s=str(measured))
+        scored.append(Scored(run, Prediction(run.row.id, "ok", predicted), 0.9 * predicted, 1.1 * predicted))
+    refused = load(catalog, id="SRC-0009", step_time_s="1")
+    scored.append(Scored(refused, Prediction(refused.row.id, "invalid", message="strategy.tp: no.")))
+    (line,) = board(scored, [])
+    assert (line.rows, line.scored) == (5, 4)
+    assert line.mape == pytest.approx((10 + 10 + 0 + 50) / 4)
+    assert line.worst == pytest.approx(50)
+    assert line.spearman == pytest.approx(1)
+    assert line.regret == pytest.approx(0)
+    assert line.coverage == pytest.approx(50)  # 1.0 and 8.0 lie outside
+    assert sum(line.skipped.values()) == 1
+
+
+def test_files_with_few_columns_are_read(catalog: Catalog, tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("id,model,gpu,gpus,mbs,precision\nA-1,ResNet-50,A100,1,64,tf32\nA-2,Odd,A100,1,64,tf32\n")
+    report = validate_runs(path, catalog=catalog, workers=1)
+    out = tmp_path / "out.csv"
+    report.write(out)
+    rows = list(csv.DictReader(io.StringIO(out.read_text())))
+    assert tuple(rows[0]) == COLUMNS
+    assert [row["status"] for row in rows] == ["ok", "skipped"]
+    assert float(rows[0]["low_s"]) < float(rows[0]["predicted_step_time_s"]) < float(rows[0]["high_s"])
+    assert "no generator" in rows[1]["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("id,model\n", "columns gpu, gpus"),
+        ("id,model,gpu,gpus\nA,x,y,1\nA,x,y,1\n", "different in every row"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, text: str, field: str) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=field):
+        read_rows(path)
+
+
+def test_fit_finds_the_parameters_that_made_the_times(catalog: Catalog) -> None:
+    prior = catalog.calibration("default")
+    device = prior.device["a100-80gb"]
+    value = device["gemm_efficiency_matrix"]
+    slower = value.model_copy(update={"value": 0.8 * value.value, "low": None, "high": None})
+    changed = prior.model_copy(
+        update={
+            "device": {**prior.device, "a100-80gb": {**device, "gemm_efficiency_matrix": slower}},
+        }
+    )
+    sizes = [(hidden, batch) for hidden in ("2048", "4096", "6144") for batch in ("8", "16", "32", "64")]
+    runs = [
+        load(catalog, id=f"SRC-{i:04d}", hidden=h, gbs=b, mbs="8", tp="1", pp="1", gpus="1", layers="4")
+        for i, (h, b) in enumerate(sizes)
+    ]
+    truth = {run.row.id: predict(run, changed).step_time_s for run in runs}
+    measured = [
+        load_run(Row({**run.row.cells, "step_time_s": repr(truth[run.row.id])}), catalog) for run in runs
+    ]
+    simulated = {run.row.id: float(predict(run, prior).step_time_s or 0) for run in measured}
+    fitted = fit_runs(make_terms(measured, simulated, prior), prior)
+    found = fitted.calibration.value("device", "a100-80gb", "gemm_efficiency_matrix")
+    assert found == pytest.approx(slower.value, rel=0.05)
+    found_times = [predict(run, fitted.calibration).step_time_s for run in measured]
+    assert found_times == pytest.approx([truth[run.row.id] for run in runs], rel=0.04)
+
+
+def test_interval_widths_follow_the_residuals() -> None:
+    generator = np.random.default_rng(1)
+    factors = {**dict.fromkeys(TERMS, 0.0), "common": 1.0}
+    errors = generator.normal(0.0, 0.1, 4000)
+    found = fit_spread([(factors, float(error), 1.0) for error in errors])
+    assert found["common"] == pytest.approx(0.1, rel=0.05)
+
+
+def test_interval_widens_with_what_is_assumed(catalog: Catalog) -> None:
+    calibration = catalog.calibration("default")
+    prediction = Prediction("a", "ok", 1.0, {"compute_s": 1.0})
+    known, guessed = (interval(prediction, names, calibration) for names in ((), ("mbs", "shard")))
+    assert known is not None
+    assert guessed is not None
+    assert guessed[0] < known[0] < 1.0 < known[1] < guessed[1]
