@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "run": "Simulate one training job: how fast, and why.",
     "sweep": "Simulate many; a restart continues where it stopped.",
     "trace": "Read real traces: statistics, import, replay, export.",
+    "record": "Run real torch.distributed jobs here and store what they took.",
     "calibrate": "Fit a calibration to measurements.",
     "validate": "Accuracy board: predictions beside published measurements.",
     "compare": "Attribute the difference of two results to causes.",
