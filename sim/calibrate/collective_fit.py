@@ -59,7 +59,7 @@ Population = Mapping[str, Level]
 
 def kinds(setting: Setting, name: str) -> tuple[str, str, str]:
     """Keys of the levels a parameter is looked up at, the most special first."""
-    kind = setting.transport if PARAMETERS[name].part == "transport" else setting.interior
+    kind = setting.network_kind if PARAMETERS[name].part == "transport" else setting.interior
     return setting_key(setting), kind, "default"
 
 
@@ -224,9 +224,10 @@ def _groups(rows: Sequence[Row]) -> dict[str, tuple[list[Row], int]]:
         mine = [row for row in rows if _setting(row).interior == interior]
         alone = [row for row in mine if not _setting(row).transport]
         groups[interior] = (alone or mine, 2)
-    for transport in _distinct(rows, "transport"):
-        if transport and transport != "nvlink":
-            groups[transport] = ([row for row in rows if _setting(row).transport == transport], 1)
+    for kind in _distinct(rows, "network_kind"):
+        mine = [row for row in rows if _setting(row).network_kind == kind]
+        if _setting(mine[0]).transport not in ("", "nvlink"):
+            groups[kind] = (mine, 1)
     for row in rows:
         groups.setdefault(setting_key(_setting(row)), ([], 0))[0].append(row)
     return groups

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -200,15 +200,33 @@ def system_errors(rows: Sequence[Row], population: Population) -> Errors:
     systems = list(dict.fromkeys(row.system for row in rows))
     if len(systems) < _FEWEST:
         return {}
-    bands: dict[str, list[float]] = {}
+    errors: list[tuple[Row, float, float]] = []
     for system in systems:
         left = [row for row in rows if row.system == system]
         others = populate_without(rows, left, population)
         calibration = CollectiveFit({}, others).calibration("others", "other systems")
-        errors = list(zip(left, log_errors(left, calibration).tolist(), strict=True))
-        for band, width in _widths(errors).items():
-            bands.setdefault(band, []).append(width)
-    return {(None, band): float(f"{np.median(widths):.3g}") for band, widths in bands.items()}
+        found = log_errors(left, calibration).tolist()
+        errors += [(row, abs(error), 1 / len(left)) for row, error in zip(left, found, strict=True)]
+    return {(None, band): _weighted_quantile(inside) for band, inside in _bands(errors)}
+
+
+def _bands(
+    errors: Sequence[tuple[Row, float, float]],
+) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+    """(error, weight) of the rows of each size band; of all rows for a band that has none."""
+    low = 0.0
+    for band, limit in ERROR_BANDS:
+        mine = [(error, weight) for row, error, weight in errors if low <= row.size_bytes < limit]
+        yield band, mine or [(error, weight) for _, error, weight in errors]
+        low = limit
+
+
+def _weighted_quantile(errors: list[tuple[float, float]]) -> float:
+    """The error that 80 % of the weight does not exceed."""
+    ordered = sorted(errors)
+    reached = np.cumsum([weight for _, weight in ordered])
+    found = ordered[int(np.searchsorted(reached, 0.8 * reached[-1]))][0]
+    return float(f"{found:.3g}")
 
 
 def _widths(errors: Sequence[tuple[Row, float]]) -> dict[str, float]:

@@ -44,12 +44,9 @@ def hold_out_systems(rows: Sequence[Row]) -> list[HeldOut]:
     errors = system_errors(good, whole)
     parts = []
     for system in dict.fromkeys(row.system for row in good):
-        population = populate(row for row in good if row.system != system)
         left = [row for row in good if row.system == system]
-        calibration = CollectiveFit({}, population, errors).calibration(
-            f"without {system}", "a system left out"
-        )
-        parts.append(HeldOut(system, left, calibration))
+        fitted = CollectiveFit({}, populate_without(good, left, whole), errors)
+        parts.append(HeldOut(system, left, fitted.calibration(f"without {system}", "a system left out")))
     return parts
 
 
@@ -62,14 +59,13 @@ def hold_out_hosts(rows: Sequence[Row]) -> list[HeldOut]:
         numbers = sorted({_hosts(row) for row in good if row.system == system})
         for number in numbers if len(numbers) >= _MANY_HOSTS else ():
             left = [row for row in good if row.system == system and _hosts(row) == number]
-            kept = [row for row in good if not (row.system == system and _hosts(row) == number)]
+            kept = [row for row in good if row.system == system and _hosts(row) != number]
             population = populate_without(good, left, whole)
             estimates: dict[Scope, Level] = {}
             errors = Errors()
             for scope, mine in by_scope(kept).items():
-                if scope.system == system:
-                    estimates[scope] = fit_scope(scope, mine, population)
-                    errors.update(scope_errors(scope, mine, population))
+                estimates[scope] = fit_scope(scope, mine, population)
+                errors.update(scope_errors(scope, mine, population))
             name = f"{system}, {number} hosts"
             calibration = CollectiveFit(estimates, population, errors).calibration(name, "hosts left out")
             parts.append(HeldOut(name, left, calibration))

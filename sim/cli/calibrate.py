@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,7 +54,6 @@ def collectives(
     from sim.catalog import default_catalog
     from sim.validate.collectives.board import Board, predictions
     from sim.validate.collectives.load import load_rows
-    from sim.yamlio import dumps
 
     rows = load_rows(files, _columns(given or []))
     good = usable(rows)
@@ -66,7 +66,7 @@ def collectives(
     fitted = fit(rows, start)
     names = ", ".join(Path(file).name for file in files)
     calibration = fitted.calibration(Path(output).stem, f"fitted on {names}", systems=not pooled)
-    Path(output).write_text(dumps(calibration_data(calibration)), encoding="utf-8")
+    Path(output).write_text(calibration_text(calibration), encoding="utf-8")
     board = Board.of(predictions(rows, calibration))
     held_out = fitted.held_out
     if json:
@@ -84,6 +84,11 @@ def collectives(
     return 0
 
 
+def quoted(text: str) -> str:
+    """A YAML scalar in double quotes, which JSON's are."""
+    return dumps(text, ensure_ascii=False)
+
+
 def _columns(given: list[str]) -> dict[str, str]:
     columns = {}
     for item in given:
@@ -94,29 +99,27 @@ def _columns(given: list[str]) -> dict[str, str]:
     return columns
 
 
-def calibration_data(calibration: Calibration) -> dict[str, Any]:
-    """A calibration as YAML data: latencies in microseconds, the rest as plain numbers."""
-    data: dict[str, Any] = {
-        "schema": 1, "name": calibration.name, "description": calibration.description,
-        "source": calibration.source,
-    }  # fmt: skip
+def calibration_text(calibration: Calibration) -> str:
+    """A calibration as YAML, one line per parameter."""
+    lines = ["schema: 1"]
+    for field in ("name", "description", "source"):
+        lines.append(f"{field}: {quoted(getattr(calibration, field))}")
     for section in ("link", "library"):
-        table: dict[str, dict[str, Parameter]] = getattr(calibration, section)
-        data[section] = {
-            key: {name: _entry(name, parameter) for name, parameter in sorted(entries.items())}
-            for key, entries in sorted(table.items())
-        }
-    return data
+        lines.append(f"{section}:")
+        for key, entries in sorted(getattr(calibration, section).items()):
+            lines.append(f"  {quoted(key)}:")
+            lines += [f"    {name}: {_entry(name, parameter)}" for name, parameter in sorted(entries.items())]
+    return "\n".join(lines) + "\n"
 
 
-def _entry(name: str, parameter: Parameter) -> dict[str, Any]:
-    def written(value: float) -> Any:
-        return f"{value * 1e6:.4g}us" if name.endswith("latency") else float(f"{value:.4g}")
+def _entry(name: str, parameter: Parameter) -> str:
+    def written(value: float) -> str:
+        return f"{value * 1e6:.4g}us" if name.endswith("latency") else f"{value:.4g}"
 
-    entry: dict[str, Any] = {"value": written(parameter.value)}
+    parts = [f"value: {written(parameter.value)}"]
     if parameter.low is not None and parameter.high is not None:
-        entry |= {"low": written(parameter.low), "high": written(parameter.high)}
-    return entry | {"n": parameter.n, "source": parameter.source}
+        parts += [f"low: {written(parameter.low)}", f"high: {written(parameter.high)}"]
+    return "{" + ", ".join([*parts, f"n: {parameter.n}", f"source: {quoted(parameter.source)}"]) + "}"
 
 
 def _parameters(calibration: Calibration) -> list[tuple[str, str, Parameter]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sim.cli.output import MISSING, console, emit_json, escape, grid, note, number
+from sim.cli.validate_collectives import collectives
 from sim.cli.validate_recordings import recordings
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ command.command("recordings")(recordings)
 def _group(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+command.command("collectives")(collectives)
 
 
 @command.command("runs")

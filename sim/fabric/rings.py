@@ -41,10 +41,42 @@ def host_rings(host: Host, devices: Order) -> tuple[Order, ...]:
     graph = host_graph(host)
     if len(devices) < 3 or graph.switched:
         return (devices,)
-    cycles = _pack_cycles(_multiplicities(graph, devices), devices)
+    cycles = _mesh_cycles(graph, devices) or _pack_cycles(_multiplicities(graph, devices), devices)
     if not cycles:
         return (_nvlink_path(graph, devices) or devices,)
     return tuple(ring for cycle in cycles for ring in (cycle, (cycle[0], *reversed(cycle[1:]))))
+
+
+def _is_full_mesh(graph: HostGraph, devices: Order) -> bool:
+    """Whether every two devices have an NVLink connection, all of one width."""
+    widths = {graph.nvlink.get((a, b), 0.0) for a in devices for b in devices if a != b}
+    return len(widths) == 1 and 0.0 not in widths
+
+
+def _mesh_cycles(graph: HostGraph, devices: Order) -> list[Order]:
+    """n - 1 cycles that use every connection of a full mesh of n devices twice; none for other hosts.
+
+    The round-robin tournament pairs n players in n - 1 rounds; where n - 1 is prime, the games of two rounds
+    in succession join into one cycle (A. Kotzig, 1963: perfect one-factorisation).
+    """
+    count = len(devices)
+    prime = all((count - 1) % d for d in range(2, count - 1))
+    if count % 2 or count < 4 or not prime or not _is_full_mesh(graph, devices):
+        return []
+    last = count - 1
+
+    def opponent(player: int, game: int) -> int:
+        if player == last:
+            return game
+        return last if player == game else (2 * game - player) % last
+
+    cycles = []
+    for game in range(last):
+        cycle = [last]
+        for step in range(count - 1):
+            cycle.append(opponent(cycle[-1], (game + step % 2) % last))
+        cycles.append(tuple(devices[player] for player in cycle))
+    return cycles
 
 
 def _multiplicities(graph: HostGraph, devices: Order) -> _Edges:
@@ -123,7 +155,7 @@ def _zigzags(graph: HostGraph, devices: Order) -> list[Order]:
     the same backwards. So every device is the first of one path and the last of another.
     """
     count = len(devices)
-    if count % 2 or any((a, b) not in graph.nvlink for a in devices for b in devices if a != b):
+    if count % 2 or not _is_full_mesh(graph, devices):
         return []
     steps = [(step + 1) // 2 if step % 2 else -(step // 2) for step in range(count)]
     paths = [tuple(devices[(start + step) % count] for step in steps) for start in range(count // 2)]

@@ -125,3 +125,19 @@ def test_rings_over_hosts_use_every_link_of_a_full_mesh_equally() -> None:
     assert len(on["nvlink"]) == 2 * 56
     np.testing.assert_allclose(on["nvlink"], 1 / 8)
     np.testing.assert_allclose(on["nic"], 1 / 8)
+
+
+@pytest.mark.parametrize("count", [4, 6, 8])
+def test_rings_in_a_full_mesh_use_every_link_equally(count: int) -> None:
+    """2 (n - 1) directed rings, each direction of each link in two of them: the whole mesh works."""
+    pairs = itertools.combinations(range(count), 2)
+    links = tuple(HostLink(a=f"gpu{a}", b=f"gpu{b}", bandwidth=64e9, kind="nvlink") for a, b in pairs)
+    slots = (HostLink(a=f"gpu[0-{count - 1}]", b="cpu0", bandwidth=64e9, kind="pcie"),)
+    nics = (HostLink(a="nic0", b="cpu0", bandwidth=64e9, kind="pcie"),)
+    machine = host(count, (Nic(name="nic0", bandwidth=50e9),), (*links, *slots, *nics))
+    rings = host_rings(machine, tuple(range(count)))
+    assert len(rings) == 2 * (count - 1)
+    assert all(sorted(ring) == list(range(count)) for ring in rings)
+    used = Counter(hop for ring in rings for hop in hops(ring))
+    assert set(used.values()) == {2}
+    assert len(used) == count * (count - 1)

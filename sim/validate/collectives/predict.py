@@ -69,7 +69,7 @@ def parameters_of(calibration: Calibration, setting: Setting, system: str = "") 
     }
     result = {}
     for name in NAMES:
-        kind = setting.transport if PARAMETERS[name].part == "transport" else setting.interior
+        kind = setting.network_kind if PARAMETERS[name].part == "transport" else setting.interior
         if name in special:
             result[name] = special[name].value
         elif calibration.has("link", kind, name):

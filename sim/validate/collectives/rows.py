@@ -38,6 +38,8 @@ OPERATION_OF = {
     "broadcast": "broadcast", "reduce": "reduce", "sendrecv": "send", "send_recv": "send", "send": "send",
     "gather": "gather", "scatter": "scatter", "barrier": "barrier",
 }  # fmt: skip
+# InfiniBand and RoCE are one transport to the library: RDMA verbs.
+_TRANSPORT = {"infiniband": "verbs", "roce": "verbs"}
 SIZE_BANDS = (("<64KiB", 64 * 1024), ("64KiB-1MiB", 1 << 20), ("1-64MiB", 64 << 20), (">=64MiB", math.inf))
 
 # Inside a host and through the network, from spec sheets: see topologies/hosts for the sources.
@@ -62,6 +64,11 @@ class Setting:
     device: str
     interior: str
     transport: str
+
+    @property
+    def network_kind(self) -> str:
+        """Key of the network's parameters: the transport, with the library unless that is NCCL."""
+        return self.transport if self.library == "nccl" else f"{self.transport}/{self.library}"
 
 
 @dataclass(frozen=True)
@@ -157,7 +164,9 @@ def _case(operation: str, text: Mapping[str, str], gpus: float, nodes: float) ->
     )
     library, family = library_of(text.get("library_version", ""), device.name)
     dtype = _dtype(text.get("dtype", ""))
-    setting = Setting(library, family, dtype, device.name, device.interior.name, transport)
+    setting = Setting(
+        library, family, dtype, device.name, device.interior.name, _TRANSPORT.get(transport, transport)
+    )
     return Case(operation, cluster, setting), "; ".join(part for part in (notes, assumed) if part)
 
 
