@@ -7,7 +7,11 @@ WORKERS ?= 2
 INSTALLED := $(VENV)/.installed
 INSTALLED_TEST := $(VENV)/.installed-test
 
-.PHONY: demo test lint types layers unit test-slow bench docs format clean
+# torch stays out of the environment that types are checked in.
+RECORD := .venv-record
+INSTALLED_RECORD := $(RECORD)/.installed
+
+.PHONY: demo test lint types layers unit test-slow test-record bench docs format clean
 
 demo: $(INSTALLED)
 	$(BIN)/clusterloom sweep workloads/sweeps/demo.yaml --out demo-output
@@ -30,6 +34,10 @@ unit: $(INSTALLED_TEST)
 test-slow: $(INSTALLED_TEST)
 	$(BIN)/pytest -n $(WORKERS) -m "slow or not slow"
 
+# A small real recording of torch.distributed on this machine, and its prediction.
+test-record: $(INSTALLED_RECORD)
+	$(RECORD)/bin/python -m pytest tests/record
+
 # One table of costs beside those of other simulators; run it on a quiet machine.
 bench: $(INSTALLED_TEST)
 	$(BIN)/python -m tests.perf.report
@@ -45,7 +53,7 @@ format: $(INSTALLED_TEST)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(RECORD) build dist demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -60,3 +68,8 @@ $(INSTALLED): pyproject.toml | $(BIN)/python
 $(INSTALLED_TEST): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable ".[test]"
 	touch $@ $(INSTALLED)
+
+$(INSTALLED_RECORD): pyproject.toml
+	$(PYTHON) -m venv $(RECORD)
+	$(RECORD)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --editable ".[test-record]"
+	touch $@

@@ -90,7 +90,7 @@ class EmulatedHosts:
         self._made.clear()
         if self._switch is not None:
             self._switch.send_signal(signal.SIGTERM)
-            self._switch.wait(timeout=10)
+            self._switch.communicate(timeout=10)
             self._switch = None
 
     def enter(self, host: int) -> None:

@@ -1,0 +1,217 @@
+"""Recorded rows: found, predicted (by hand where that is possible), scored and written back in order."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.catalog import default_catalog
+from sim.cli.main import main
+from sim.errors import InputError
+from sim.validate.recordings.board import board, score
+from sim.validate.recordings.machines import WORKER
+from sim.validate.recordings.predict import Predictor
+from sim.validate.recordings.rows import Row, find_files, read_rows
+from sim.validate.recordings.trace import LayerTrace, Traces
+
+GOODPUT = 125e6 * 0.9415  # bytes/s of 1 Gbit/s
+MESSAGE = 2 * (2 * 100e-6 + 118e-6)  # note and data, two cables and the library each
+TRACE = {
+    "model": "two",
+    "opt_us": 1000.0,
+    "bwd_tail_us": 100.0,
+    "backward_order": ["b", "a"],
+    "units": [
+        {"name": "a", "fwd_us": 10_000.0, "bwd_us": 20_000.0, "params": [["weight", [1000, 500]]]},
+        {
+            "name": "b", "fwd_us": 5_000.0, "bwd_us": 8_000.0,
+            "params": [["weight", [500, 200]], ["bias", [200]]],
+        },
+    ],
+}  # fmt: skip
+COLLECTIVE = {"tag": "fluid", "rate_mbit": "1000", "delay_us": "100", "world": "2", "median_us": "1000"}
+TRAINING = {
+    "tag": "fluid", "mode": "real", "algo": "ddp", "model": "two", "world": "2", "rate_mbit": "1000",
+    "delay_us": "100", "bucket_mb": "25", "hook": "none", "k": "", "scale": "1", "slow": "",
+    "median_step_us": "50000", "mean_step_us": "50000",
+}  # fmt: skip
+SERVER = {
+    "tag": "fluid", "algo": "sync", "s": "", "model": "two", "workers": "1", "rate_mbit": "1000",
+    "delay_us": "100", "slow": "", "params": "1000000", "compute_us": "50000", "updates_per_s": "8",
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A recording with one trace."""
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "two.json").write_text(json.dumps(TRACE))
+    return tmp_path
+
+
+@pytest.fixture
+def predictor(folder: Path) -> Predictor:
+    calibration = default_catalog().calibration(("default", "gloo"))
+    return Predictor(calibration, Traces([folder / "traces"]))
+
+
+def row(kind: str, base: dict[str, str], **cells: Any) -> Row:
+    return Row(kind, Path("made.csv"), 2, base | {key: str(value) for key, value in cells.items()})
+
+
+def write(path: Path, rows: list[dict[str, str]]) -> Path:
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_a_trace_is_read_in_replay_order(folder: Path) -> None:
+    trace = LayerTrace.read(folder / "traces" / "two.json")
+    assert [unit.name for unit in trace.units] == ["a", "b"]
+    assert trace.compute_s == pytest.approx(0.0431)
+    assert trace.num_parameters == 600_200
+    assert trace.memory_bandwidth == pytest.approx(24 * 600_200 / 1e-3)
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[1]", "no json", '{"units": [], "backward_order": ["x"], "opt_us": 1}']
+)
+def test_what_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match="trace of layer times"):
+        LayerTrace.read(path)
+
+
+def test_a_message_is_a_note_and_the_data(predictor: Predictor) -> None:
+    size = 2**20
+    found = predictor.value(row("collective", COLLECTIVE, op="send", bytes=size))
+    assert found == pytest.approx(MESSAGE + size / GOODPUT, rel=1e-6)
+
+
+def test_one_rank_only_computes(predictor: Predictor) -> None:
+    assert predictor.value(row("training", TRAINING, world=1)) == pytest.approx(0.0441)
+    emulated = predictor.value(row("training", TRAINING, world=1, mode="replay"))
+    assert emulated == pytest.approx(0.0441 + 4 * 1e-4)  # two units, two passes
+
+
+def test_communication_after_the_backward_adds_up(predictor: Predictor) -> None:
+    elements = 600_200
+    bandwidth = predictor.calibration.value("device", WORKER, "memory_bandwidth")
+    copies = 2 * 2 * 4 * elements / bandwidth
+    reduced = 3 * 4 * elements / 2 / bandwidth  # what a rank adds up, some of it hidden
+    ring = 4 * elements / GOODPUT + 2 * 2 * MESSAGE
+    found = predictor.value(row("training", TRAINING, algo="blocking"))
+    assert found == pytest.approx(0.0441 + copies + ring, abs=2 * reduced + 2 * MESSAGE)
+    overlapped = predictor.value(row("training", TRAINING, bucket_mb=0.25))
+    assert 0.0441 + copies < overlapped < found
+
+
+def test_a_slow_rank_and_a_slow_link_slow_everybody(predictor: Predictor) -> None:
+    plain = predictor.value(row("training", TRAINING, world=4))
+    assert predictor.value(row("training", TRAINING, world=4, slow="3:2")) > plain + 0.03
+    assert predictor.value(row("training", TRAINING, world=4, tag="fluid-hetero-link3-200")) > plain + 0.05
+
+
+def test_local_sgd_averages_every_k_steps(predictor: Predictor) -> None:
+    every, rarely = (predictor.value(row("training", TRAINING, algo="local", k=k)) for k in (1, 4))
+    assert rarely - 0.0441 == pytest.approx((every - 0.0441) / 4, rel=1e-6)
+
+
+def test_one_worker_of_a_server_alternates(predictor: Predictor) -> None:
+    seconds = 0.05 + 2 * (MESSAGE + 4e6 / GOODPUT)
+    rate = predictor.value(row("server", SERVER))
+    assert 1 / rate == pytest.approx(seconds, rel=0.02)  # and the server's sum and update
+
+
+def test_asynchronous_workers_take_turns_on_the_links(predictor: Predictor) -> None:
+    sync = predictor.value(row("server", SERVER, workers=2))
+    free = predictor.value(row("server", SERVER, workers=2, algo="async"))
+    alone = predictor.value(row("server", SERVER, workers=1, algo="async"))
+    assert sync < free <= 2 * alone * 1.001
+    assert free == pytest.approx(2 * alone, rel=0.05)
+
+
+def test_what_cannot_be_predicted_says_why(predictor: Predictor) -> None:
+    for base, cells, reason in (
+        (TRAINING, {"model": "other"}, "trace of other"),
+        (TRAINING, {"hook": "magic"}, "hook"),
+        (TRAINING, {"world": "many"}, "be a number"),
+    ):
+        prediction = predictor.predict(row("training", base, **cells))
+        assert prediction.status == "skipped"
+        assert reason in prediction.message
+
+
+def test_board_counts_and_baselines(predictor: Predictor) -> None:
+    rows = [row("collective", COLLECTIVE, op="all_reduce", bytes=size) for size in (1024, 4 * 2**20)]
+    lines = board(score(rows, predictor))
+    whole = next(line for line in lines if line.subset == "all")
+    assert (whole.rows, whole.scored) == (2, 2)
+    assert {line.subset for line in lines} == {"all", "all_reduce small (fluid)", "all_reduce large (fluid)"}
+    assert whole.bandwidth_only is not None
+    assert whole.one_latency is not None
+
+
+def test_predictions_keep_rows_and_columns(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(folder / "ddp.csv", [TRAINING, TRAINING | {"hook": "magic"}, TRAINING | {"world": "4"}])
+    out = folder / "pred.csv"
+    assert main(["validate", "recordings", str(path), "--out", str(out), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["rows"] == 3
+    assert [entry["row"] for entry in answer["skipped"]] == ["ddp.csv:3"]
+    with open(out, newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [cells["status"] for cells in found] == ["ok", "skipped", "ok"]
+    assert [cells["world"] for cells in found] == ["2", "2", "4"]
+    first = found[0]
+    assert float(first["low_us"]) <= float(first["predicted_us"]) <= float(first["high_us"])
+
+
+def test_servers_are_predicted_in_updates(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = write(folder / "ps.csv", [SERVER]), folder / "pred.csv"
+    assert main(["validate", "recordings", str(path), "--out", str(out)]) == 0
+    assert "server" in capsys.readouterr().out
+    with open(out, newline="") as file:
+        assert float(next(csv.DictReader(file))["predicted_updates_per_s"]) > 0
+
+
+def test_calibration_finds_the_latency_of_the_ping(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    on_wire = 1024 / (125e6 * 1448 / 1538)
+    ping = COLLECTIVE | {
+        "op": "sendrecv_ring", "bytes": "1024", "reps": "20", "cv": "0.03",
+        "median_us": f"{(2 * (200e-6 + 90e-6) + on_wire) * 1e6:.4f}",
+    }  # fmt: skip
+    write(folder / "coll.csv", [ping])
+    out = folder / "mine.yaml"
+    assert main(["calibrate", "recordings", str(folder), "-o", str(out), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    found = {(entry["key"], entry["name"]): entry["value"] for entry in answer["parameters"]}
+    assert found["library/gloo", "step_latency_network"] == pytest.approx(90e-6, rel=1e-3)
+    assert found["device/recorded-rank", "memory_bandwidth"] == pytest.approx(24 * 600_200 / 1e-3, rel=1e-3)
+    fitted = default_catalog().calibration(("default", "gloo", str(out)))
+    assert fitted.value("library", "gloo", "step_latency_network") == pytest.approx(90e-6, rel=1e-3)
+
+
+def test_files_are_told_apart_by_their_columns(folder: Path) -> None:
+    path = write(folder / "any.csv", [SERVER])
+    write(folder / "other.csv", [{"a": "1"}])
+    assert find_files([str(folder)]) == [path]
+    assert read_rows(path)[1][0].kind == "server"
+    with pytest.raises(InputError, match="columns of one kind"):
+        find_files([str(folder / "other.csv")])
+    with pytest.raises(InputError, match="exist"):
+        find_files([str(folder / "none.csv")])
+
+
+def test_recording_refuses_what_it_cannot_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["record", "-o", "nowhere", "--ranks", "2", "--hosts", "3"]) == 2
+    assert "equal --ranks" in capsys.readouterr().err
+    assert main(["record", "-o", "nowhere", "--strategy", "magic"]) == 2
+    assert "--strategy" in capsys.readouterr().err
