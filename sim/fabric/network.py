@@ -97,7 +97,7 @@ class Network:
         self.ports = self._make_ports()
         self._first_port = np.searchsorted(self.ports.host, np.arange(len(self.host_kind)))
         fabric = self.cluster.fabric
-        self._forwards = fabric.rail_forwarding or fabric.kind in ("rail_only", "multi_plane")
+        self.forwards = fabric.rail_forwarding or fabric.kind in ("rail_only", "multi_plane")
         self.wiring: Wiring = build_wiring(fabric, self.ports)
         wired = len(self.wiring.capacity)
         self.link_capacity: FloatArray = np.concatenate([*self._tiled("capacity"), self.wiring.capacity])
@@ -179,6 +179,17 @@ class Network:
         graph = self._graphs[self.host_kind[host]]
         return f"host{host}/{graph.link_names[link - int(self._first_link[host])]}"
 
+    def host_links(self, host: int) -> tuple[int, int]:
+        """First link inside a host, and the one after its last."""
+        first = int(self._first_link[host])
+        return first, first + len(self._graphs[self.host_kind[host]].capacity)
+
+    def port_of_device(self, devices: IntArray) -> IntArray:
+        """Port that each device's messages leave by."""
+        place = self._place(devices)
+        port: IntArray = self._first_port[place.host] + self._nic_index(place, place)
+        return port
+
     def memory_endpoint(self, host: int) -> int:
         """Endpoint of the memory of a host; servers follow the cluster's hosts."""
         return self.num_devices + host
@@ -222,7 +233,7 @@ class Network:
         x, y = a.take(outside), b.take(outside)
         into = self._nic_index(y, x)
         # NCCL's PXN: over NVLink to the device on the receiver's rail.
-        out = into % self._types.num_nics[x.kind] if self._forwards else self._nic_index(x, y)
+        out = into % self._types.num_nics[x.kind] if self.forwards else self._nic_index(x, y)
         first = np.zeros_like(self._types.num_devices) if self.ports.devices else self._types.num_devices + 1
         return Paths(
             inside,
