@@ -69,6 +69,7 @@ class Calibration(CatalogSpec):
     link: Section = {}
     library: Section = {}
     framework: Section = {}
+    complete: bool = Field(False, description="stands alone: merging it drops everything that came before")
 
     @model_validator(mode="before")
     @classmethod
@@ -113,7 +114,9 @@ class Calibration(CatalogSpec):
         return any(param in table.get(candidate, {}) for candidate in (key, "default"))
 
     def merge(self, other: Calibration) -> Calibration:
-        """Both together; ``other`` wins per parameter."""
+        """Both together; ``other`` wins per parameter, or altogether if it is ``complete``."""
+        if other.complete:
+            return other
         sections = {}
         for name in SECTIONS:
             mine, theirs = getattr(self, name), getattr(other, name)

@@ -282,6 +282,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
                 ("fp16", "16-bit, with fp32 master weights"),
                 ("bf16", "16-bit with the range of fp32, with fp32 master weights"),
                 ("fp8", "8-bit products, with fp32 master weights"),
+                ("fp4", "4-bit products, with fp32 master weights"),
                 ("int8", "8-bit integers"),
             )
         ),
