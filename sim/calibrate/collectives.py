@@ -26,6 +26,7 @@ FloatArray = npt.NDArray[np.float64]
 Errors = dict[tuple[Scope | None, str], float]
 
 _NORMAL_80 = 1.2816  # of a normal distribution, 80 % lies within so many standard deviations
+_FOLDS = 3  # parts that sizes are left out in
 _FEWEST = 5  # sizes (or systems) below which none is left out to measure the error
 
 
@@ -135,14 +136,17 @@ def by_scope(rows: Sequence[Row]) -> dict[Scope, list[Row]]:
     return result
 
 
-def alternate_sizes(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Rows of every first and every second size of each curve (system, operation, ranks, hosts)."""
+def alternate_sizes(rows: Sequence[Row], every: int = 2, turn: int = 1) -> tuple[list[Row], list[Row]]:
+    """Rows without every second (or so) size of each curve (system, operation, ranks, hosts), and those.
+
+    ``turn`` says with which size the counting starts.
+    """
     curves: dict[object, set[float]] = {}
     for row in rows:
         curves.setdefault(_curve(row), set()).add(row.size_bytes)
-    odd = {key: set(sorted(sizes)[1::2]) for key, sizes in curves.items()}
-    kept = [row for row in rows if row.size_bytes not in odd[_curve(row)]]
-    return kept, [row for row in rows if row.size_bytes in odd[_curve(row)]]
+    left = {key: set(sorted(sizes)[turn::every]) for key, sizes in curves.items()}
+    kept = [row for row in rows if row.size_bytes not in left[_curve(row)]]
+    return kept, [row for row in rows if row.size_bytes in left[_curve(row)]]
 
 
 def _curve(row: Row) -> object:
@@ -157,18 +161,18 @@ def log_errors(rows: Sequence[Row], calibration: Calibration) -> FloatArray:
 
 
 def left_out_errors(scope: Scope, rows: list[Row], population: Population) -> list[tuple[Row, float]]:
-    """Fit one half of the sizes of each curve, look at the other, and the other way round.
+    """Fit all but every third size of each curve, look at the others; three times, so that each is left out.
 
     Returns each row with log(measured / predicted); nothing if there are too few sizes.
     """
     if len({row.size_bytes for row in rows}) < _FEWEST:
         return []
     errors: list[tuple[Row, float]] = []
-    halves = alternate_sizes(rows)
-    for mine, others in (halves, halves[::-1]):
+    for turn in range(_FOLDS):
+        mine, others = alternate_sizes(rows, _FOLDS, turn)
         if mine and others:
-            half = CollectiveFit({scope: fit_scope(scope, mine, population)}, population)
-            found = log_errors(others, half.calibration("half", "half of the sizes"))
+            part = CollectiveFit({scope: fit_scope(scope, mine, population)}, population)
+            found = log_errors(others, part.calibration("part", "part of the sizes"))
             errors += zip(others, found.tolist(), strict=True)
     return errors
 
