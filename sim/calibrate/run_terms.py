@@ -102,7 +102,7 @@ def make_terms(runs: list[Run], simulated_s: dict[str, float], calibration: Cali
     terms = []
     for run in runs:
         step = simulated_s.get(run.row.id)
-        if step is None or not run.measured_s:
+        if step is None or not run.measured_s or "mbs" in run.assumed:  # a guessed batch teaches nothing
             continue
         key = _key(run)
         if key not in shapes:

@@ -206,6 +206,17 @@ def start_of(calibration: Calibration, knob: Knob) -> float:
     return math.log(calibration.value(knob.section, knob.keys[0], knob.name))
 
 
+VISIBLE_ISSUE_TIME = 20e-6
+"""Where the search for a launch time starts, so that launches bound some layers and the data can tell."""
+
+
+def _start(base: Calibration, prior: Calibration, knob: Knob) -> float:
+    present = start_of(base, knob)
+    if knob.name == "kernel_issue_time" and abs(present - start_of(prior, knob)) < 0.2:
+        return math.log(VISIBLE_ISSUE_TIME)
+    return present
+
+
 def fit_runs(
     terms: Sequence[Term], prior: Calibration, base: Calibration | None = None, *, iterations: int = 12
 ) -> RunFit:
@@ -228,7 +239,7 @@ def fit_runs(
     mean = np.array([start_of(prior, knob) for knob in knobs])
     fit = least_squares(
         objective,
-        np.array([start_of(base, knob) for knob in knobs]),
+        np.array([_start(base, prior, knob) for knob in knobs]),
         mean,
         np.array([knob.spread for knob in knobs]),
         np.log([knob.upper for knob in knobs]),
@@ -328,7 +339,7 @@ def cross_validate(terms: Sequence[Term], prior: Calibration, base: Calibration)
         left = [term for term in terms if fold_of(term) == fold]
         if not seen or not left:
             continue
-        found = fit_runs(seen, prior, base, iterations=5)
+        found = fit_runs(seen, prior, base, iterations=3)
         for term in left:
             own = framework_calibration(found.calibration, term.shape.framework)
             ratio = term.seconds(own, term.shape.seconds(own)) / (term.run.measured_s or 1.0)

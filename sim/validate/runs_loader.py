@@ -234,8 +234,8 @@ def _variable_update(row: Row) -> dict[str, Any]:
         return {}
     if "parameter_server" in text and "=cpu" in text:
         return {"state": "ps_colocated", "num_servers": row.whole("nodes") or 1}
-    if "distributed_replicated" in text:
-        return {"collective": "hierarchical"}
+    if "distributed_replicated" in text:  # gradients are summed in a host before they leave it
+        return {"collective": "hierarchical"} if (row.whole("nodes") or 1) > 1 else {}
     if "parameter_server" in text or "no NCCL" in text:
         return {"collective": "direct"}
     return {}
