@@ -20,7 +20,10 @@ class Perturbation(Spec):
     """Injected imperfections."""
 
     jitter: float = Field(
-        0, ge=0, description="coefficient of variation of compute times (lognormal, mean 1)"
+        0,
+        ge=0,
+        le=1,
+        description="coefficient of variation of compute times, 0.05 for 5 % (lognormal, mean 1)",
     )
     slow_ranks: dict[int, float] = Field({}, description="rank -> factor by which its compute takes longer")
 
