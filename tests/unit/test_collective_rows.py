@@ -41,7 +41,7 @@ def test_a_full_row() -> None:
     assert {link.bandwidth for link in host.links if link.kind == "nvlink"} == {450e9}
     setting = found.case.setting
     assert (setting.library, setting.family, setting.interior, setting.transport) == (
-        "nccl", "2.19", "nvlink4", "infiniband",
+        "nccl", "2.19", "nvlink4", "verbs",
     )  # fmt: skip
     assert found.time_s == pytest.approx(100e-6)
     assert found.message == ""
@@ -52,11 +52,11 @@ def test_a_full_row() -> None:
     [
         ("AWS EFA 4x100G (p4d.24xlarge)", "efa", 4, 12.5e9),
         ("AWS EFA 3200 Gb/s per node (p5.48xlarge)", "efa", 8, 50e9),
-        ("RoCE (OCI BM.GPU.B4.8 cluster network)", "roce", 8, 25e9),  # 16 x 100 Gb/s, two per device
+        ("RoCE (OCI BM.GPU.B4.8 cluster network)", "verbs", 8, 25e9),  # 16 x 100 Gb/s, two per device
         ("GPUDirect-TCPXO 8x200G (a3-megagpu-8g)", "tcpxo", 8, 25e9),
-        ("RoCE, 8 ConnectX NICs per node", "roce", 8, 50e9),
+        ("RoCE, 8 ConnectX NICs per node", "verbs", 8, 50e9),
         ("Slingshot-11, 4x200G per node", "slingshot", 4, 25e9),
-        ("InfiniBand 400Gb/s per GPU", "infiniband", 8, 50e9),
+        ("InfiniBand 400Gb/s per GPU", "verbs", 8, 50e9),
         ("TCP sockets", "tcp", 1, 3.125e9),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_log_becomes_rows(tmp_path: Path) -> None:
     case = with_name[0].case
     assert case is not None
     assert (case.cluster.size, case.num_ranks) == (2, 4)
-    assert case.setting.transport == "infiniband"
+    assert case.setting.transport == "verbs"
     assert load_rows([path])[0].case is None  # neither the log nor the caller says which collective
 
 
