@@ -185,7 +185,8 @@ def specs_page() -> str:
     models = [
         spec.Device, spec.Host, spec.HostLink, spec.Nic, spec.Storage, spec.Fabric, spec.FabricEdge,
         spec.Cluster, spec.HostGroup, spec.Workload, spec.Layer, spec.Gemm, spec.Convolution, spec.Attention,
-        spec.MemoryBound, spec.Embedding, spec.ScenarioFile, spec.Perturbation, spec.Sweep, spec.Grid,
+        spec.MemoryBound, spec.Embedding, spec.Measured,
+        spec.ScenarioFile, spec.Perturbation, spec.Sweep, spec.Grid,
         spec.Calibration, spec.Parameter,
     ]  # fmt: skip
     return page(

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
 def recordings(
     files: Annotated[
-        list[str], typer.Argument(metavar="DIR|FILE...", help="Recorded CSV tables, or folders of them.")
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="[DIR|FILE...]",
+            help="Recorded CSV tables, or folders of them; the shipped ones by default.",
+        ),
+    ] = None,
     calibration: Annotated[
         list[str] | None,
         typer.Option(help="Calibration name or file, over the shipped one of gloo; may repeat."),
@@ -38,9 +42,10 @@ def recordings(
     from sim.validate.recordings.rows import find_files, read_rows, trace_folders
     from sim.validate.recordings.trace import Traces
 
-    paths = find_files(files)
+    given = files or [str(default_catalog().data_file("measurements/recordings/ddp.csv").parent)]
+    paths = find_files(given)
     fitted = default_catalog().calibration(("default", "gloo", *(calibration or ())))
-    predictor = Predictor(fitted, Traces(trace_folders(files, paths, traces)))
+    predictor = Predictor(fitted, Traces(trace_folders(given, paths, traces)))
     targets = _targets(out, paths)
     everything = []
     for number, path in enumerate(paths, 1):
