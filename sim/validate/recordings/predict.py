@@ -252,17 +252,18 @@ def updates_per_second(graph: ExecutionGraph, run: RunRecord) -> float:
     A run that has settled into a cycle takes all workers through the same number of steps; otherwise each has
     its own rate, counted while all of them are running.
     """
-    workers = int(np.count_nonzero(graph.boundary))
+    shares = graph.devices.multiplicity[graph.device]  # a folded worker stands for several
+    workers = int(shares[graph.boundary].sum())
     if run.stop == "recurrence":
         return workers / run.step_time
     ends = {int(task): np.sort(run.end[run.task == task]) for task in np.flatnonzero(graph.boundary).tolist()}
     first = max(float(times[min(2, len(times) - 1)]) for times in ends.values())
     last = min(float(times[-1]) for times in ends.values())
     total = 0.0
-    for times in ends.values():
+    for task, times in ends.items():
         inside = times[(times >= first) & (times <= last)]
         if len(inside) > 1:
-            total += (len(inside) - 1) / float(inside[-1] - inside[0])
+            total += int(shares[task]) * (len(inside) - 1) / float(inside[-1] - inside[0])
     return total or workers / run.step_time
 
 
