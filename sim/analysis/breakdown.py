@@ -133,7 +133,7 @@ def summarize(table: FloatArray, span: float, divisor: float, critical_device: s
     return Breakdown(
         parts,
         step,
-        hidden / communication if communication > 0 else 0.0,
+        min(hidden / communication, 1.0) if communication > 0 else 0.0,
         communication / divisor,
         busy / divisor,
         critical_device,
