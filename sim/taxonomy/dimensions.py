@@ -186,7 +186,9 @@ DIMENSIONS: tuple[Dimension, ...] = (
             _setting("strategy.compression", "fp16", "half precision: half of the fp32 bytes"),
             _setting("strategy.compression", "bf16", "bfloat16: half of the fp32 bytes"),
             _setting(
-                "strategy.compression", "powersgd", "two thin factors of each bucket",
+                "strategy.compression",
+                "powersgd",
+                "two thin factors of each bucket",
                 "strategy.compression_rank",
             ),
         ),
