@@ -109,7 +109,7 @@ def make_terms(runs: list[Run], simulated_s: dict[str, float], calibration: Cali
             shapes[key] = _shape(run)
         shape, strategy = shapes[key], run.strategy
         passes = (run.micro_batches + (strategy.pp - 1) / strategy.virtual_stages) / strategy.pp
-        layers = run.workload().layers
+        layers = run.architecture
         sharded = strategy.state in ("zero1", "zero2", "zero3")
         updated = sum(local_parameters(layer, strategy) for layer in layers) / strategy.pp
         updated /= (strategy.dp or 1) if sharded else 1
@@ -137,7 +137,7 @@ def _key(run: Run) -> tuple[object, ...]:
 
 
 def _shape(run: Run) -> Shape:
-    layers, strategy = run.workload().layers, run.strategy
+    layers, strategy = run.architecture, run.strategy
     kernels = compile_chain(layers, True)
     micro_batch = float(strategy.micro_batch_size or 1)
     whole = float(strategy.tp) if strategy.sequence_parallel else 1.0

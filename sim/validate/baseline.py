@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import lru_cache
 
-from sim.models.compute import model_flops
+from sim.models.kernels import operation_flops
+from sim.spec.layer import Layer
 from sim.validate.runs_loader import Run
 
 PUBLISHED: dict[str, tuple[float, str]] = {
@@ -26,10 +28,16 @@ PUBLISHED: dict[str, tuple[float, str]] = {
 
 def work(run: Run) -> float:
     """FLOPs of one device in a step: three forward passes, four with full recomputation."""
-    workload, strategy = run.workload(), run.strategy
+    strategy = run.strategy
     devices = strategy.tp * strategy.cp * strategy.pp * (strategy.dp or 1)
     passes = 4.0 if strategy.recompute == "full" else 3.0
-    return passes * model_flops(workload) * float(workload.global_batch_size or 1) / devices
+    return passes * _forward_flops(run.architecture) * float(run.params["global_batch_size"]) / devices
+
+
+@lru_cache(maxsize=2048)
+def _forward_flops(layers: tuple[Layer, ...]) -> float:
+    """FLOPs of one sample, two per multiply-add, causal attention counted full."""
+    return float(sum(operation_flops(op) for layer in layers for op in layer.ops))
 
 
 def key(run: Run) -> tuple[str, str]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from sim.architecture import generate
 from sim.catalog import Catalog
 from sim.errors import ClusterloomError
 from sim.spec import Calibration, Cluster, Scenario, Strategy, Workload
+from sim.spec.layer import Layer
 from sim.validate.frameworks import Framework, framework_of
 from sim.validate.hardware import Unsupported, build_cluster
 from sim.validate.models import WORDS_PER_SAMPLE, Params, default_batch, model_of
@@ -75,6 +77,13 @@ class Run:
         """The workload; ``changes`` replace parameters of the generator."""
         return generate(self.generator, {**self.params, **changes})
 
+    @property
+    def architecture(self) -> tuple[Layer, ...]:
+        """Layer chain; generated once for all runs of a model, whatever their batch and precision."""
+        varied = ("name", "dtype", "optimizer", "global_batch_size")
+        shape = tuple(sorted((k, v) for k, v in self.params.items() if k not in varied and v is not None))
+        return _architecture(self.generator, shape)
+
     def scenario(self, calibration: Calibration) -> Scenario:
         """The whole run as one scenario."""
         return Scenario(
@@ -83,6 +92,11 @@ class Run:
             strategy=self.strategy,
             calibration=framework_calibration(calibration, self.framework),
         )
+
+
+@lru_cache(maxsize=2048)
+def _architecture(generator: str, shape: tuple[tuple[str, Any], ...]) -> tuple[Layer, ...]:
+    return generate(generator, {"batch_per_device": 1, **dict(shape)}).layers
 
 
 @dataclass(frozen=True)
