@@ -16,7 +16,6 @@ from sim.graph.execution import ExecutionGraph
 from sim.lowering import lower, lower_collective
 from sim.models.collectives import OPERATIONS, closed_form, plan
 from sim.spec import Calibration, Cluster
-from sim.spec.calibration import Parameter
 from tests.clusters import cluster, plain_host
 from tests.perf.works import GIB, LATENCY, PUSH, hosts_of_eight
 from tests.scenarios import scenario, timed_layer, workload
@@ -160,13 +159,10 @@ def test_gpt_like_data_parallel(n: int, milliseconds: float, fold: bool) -> None
     ],
 )
 def test_gpt3_on_64_a100(catalog: Catalog, strategy: dict[str, object], calculon: float) -> None:
-    alike = {
-        "default": {"speed_variation": Parameter(value=0, source="Calculon: all devices are equally fast")}
-    }
     one = scenario(
         catalog.workload("gpt3-175b", global_batch_size=64),
         catalog.cluster("dgx-a100", num_hosts=8),
-        calibration=catalog.calibration().merge(Calibration(name="alike", device=alike)),
+        calibration=catalog.calibration(),
         tp=8, pp=8, micro_batch_size=1, schedule="interleaved", virtual_stages=3, **strategy,
     )  # fmt: skip
     assert play(lower(one)).step_time == pytest.approx(calculon, rel=0.1)
