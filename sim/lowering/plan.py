@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from sim.errors import InputError
 from sim.fabric.network import Network
 from sim.lowering.arrays import distinct
 from sim.lowering.buckets import Bucket, make_buckets
@@ -219,6 +220,11 @@ def make_plan(scenario: Scenario) -> Plan:
     workload, cluster = scenario.workload, scenario.cluster
     strategy = resolve(scenario.strategy, workload, cluster)
     layout = Layout.of(strategy)
+    unknown = [rank for rank in scenario.perturbation.slow_ranks if not 0 <= rank < layout.num_ranks]
+    if unknown:
+        raise InputError(
+            "perturbation.slow_ranks", f"name ranks between 0 and {layout.num_ranks - 1}", unknown[0]
+        )
     dedicated = strategy.state == "ps_dedicated"
     servers = (strategy.num_servers or 1) if strategy.state.startswith("ps_") else 0
     network = Network.build(cluster, num_server_hosts=servers if dedicated else 0)
