@@ -11,7 +11,7 @@ INSTALLED_TEST := $(VENV)/.installed-test
 RECORD := .venv-record
 INSTALLED_RECORD := $(RECORD)/.installed
 
-.PHONY: demo test lint types layers unit test-slow test-record bench docs format clean
+.PHONY: board demo test lint types layers unit test-slow test-record bench docs format clean
 
 demo: $(INSTALLED)
 	$(BIN)/clusterloom sweep workloads/sweeps/demo.yaml --out demo-output
@@ -41,6 +41,10 @@ test-record: $(INSTALLED_RECORD)
 # One table of costs beside those of other simulators; run it on a quiet machine.
 bench: $(INSTALLED_TEST)
 	$(BIN)/python -m tests.perf.report
+
+# The accuracy board on published training runs; minutes.
+board: $(INSTALLED)
+	$(BIN)/clusterloom validate runs --markdown docs/explanation/accuracy_training_runs.md
 
 # Generated reference pages, the outputs of the examples, and the notebooks that pair with scripts.
 docs: $(INSTALLED_TEST)

@@ -49,6 +49,7 @@ def runs(
         list[str] | None, typer.Option(help="Calibration name or file, merged over the default; may repeat.")
     ] = None,
     out: Annotated[str | None, typer.Option(help="Write the predictions to this CSV file.")] = None,
+    markdown: Annotated[str | None, typer.Option(help="Write the board to this Markdown page.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Simulate again what an earlier call has done.")
@@ -72,6 +73,10 @@ def runs(
     )
     if out:
         report.write(out)
+    if markdown:
+        from sim.validate.markdown import page
+
+        Path(markdown).write_text(page(report), encoding="utf-8")
     if json:
         emit_json(report.to_dict())
     else:
