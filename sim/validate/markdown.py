@@ -14,6 +14,10 @@ _HEAD = (
     "regret %", "in 80 % interval", "half-width %", "constant %", "published %",
 )  # fmt: skip
 
+_INTRODUCTION = """Step time, predicted against measured, in percent of the measured time. Rows with split
+*calibration* were used to fit efficiencies, rows with split *validation* never. *constant* is the same error
+with one constant utilisation per device and precision; *published* the best published figure of another tool."""
+
 _CAUSES: tuple[tuple[str, Callable[[Scored], bool]], ...] = (
     ("mostly computation, one device", lambda s: s.run.regime == "1 device"),
     ("mostly computation, several devices", lambda s: s.run.regime != "1 device" and _waiting(s) < 0.1),
@@ -30,10 +34,7 @@ def page(report: Report) -> str:
     sections = [
         "# Accuracy on published training runs",
         "<!-- Written by `make board`: clusterloom validate runs --markdown. -->",
-        "Step time, predicted against measured, in percent of the measured time. Rows with split *calibration*"
-        " were used to fit efficiencies, rows with split *validation* never. *constant* is the same error with"
-        " one constant utilisation per device and precision; *published* the best published figure of another"
-        " tool.",
+        _INTRODUCTION,
         "## By source",
         _table(_HEAD, [_cells(line) for line in whole]),
         "## By source and regime",
