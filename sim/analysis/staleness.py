@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from sim.analysis.timeline_from_run import Instances
 from sim.engine.record import RunRecord
-from sim.graph.execution import ExecutionGraph, TaskKind
+from sim.graph.execution import Cause, ExecutionGraph, TaskKind
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -190,7 +190,7 @@ def clocks_ahead(
     iterations = int(run.iteration.max()) + 1 if len(run.iteration) else 0
     done = np.full((iterations, len(workers)), -np.inf)
     begun = np.full((iterations, len(workers)), np.inf)
-    computing = graph.kind[run.task] == TaskKind.COMPUTE
+    computing = (graph.kind[run.task] == TaskKind.COMPUTE) & (graph.cause[run.task] != Cause.DATA)
     for column, worker in enumerate(workers):
         rows = np.flatnonzero(np.isin(run.task, closing[worker]))
         np.maximum.at(done[:, column], run.iteration[rows], run.end[rows])

@@ -80,7 +80,6 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
     devices = [
         (device, int(count)) for device, count in zip(cluster.device_types, counts, strict=True) if count
     ]
-    dtype = workload.dtype
     used_hosts = range(int(plan.network.device_host[ranks - 1]) + 1)
     hosts = [cluster.host_of(host) for host in used_hosts]
     if strategy.state == "ps_dedicated":
@@ -95,10 +94,7 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
         "tokens_per_sample": workload.sequence_length,
         "num_devices": ranks,
         "model_flops_per_iteration": 3.0 * model_flops(workload) * samples,
-        "peak_flops_total": sum(
-            device.peak_flops.get(dtype, device.peak_flops.get("fp32", 0.0)) * count
-            for device, count in devices
-        ),
+        "peak_flops_total": sum(device.peak(workload.dtype) * count for device, count in devices),
         "memory": stage_footprints(plan),
         "memory_capacity": memory_capacity(plan),
         "bytes_per_update": workload.num_parameters * plan.gradient_bytes,

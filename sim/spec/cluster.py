@@ -12,6 +12,8 @@ from sim.spec.device import Device
 from sim.spec.fabric import Fabric
 from sim.spec.host import Host, Storage
 
+MAX_HOSTS = 1_000_000
+
 
 class HostGroup(Spec):
     """Equal hosts of a mixed cluster; groups are filled in order."""
@@ -27,7 +29,9 @@ class Cluster(CatalogSpec):
         None, description="the host all machines are; exactly one of host and hosts"
     )
     hosts: tuple[HostGroup, ...] = Field((), description="mixed clusters: groups of equal hosts")
-    num_hosts: int | None = Field(None, ge=1, description="number of machines; given or derived from `hosts`")
+    num_hosts: int | None = Field(
+        None, ge=1, le=MAX_HOSTS, description="number of machines; given or derived from `hosts`"
+    )
     fabric: Fabric
     library: str = Field(
         "nccl", description="collective library: gloo sends messages of segments, any other name is like NCCL"
@@ -113,5 +117,7 @@ class Cluster(CatalogSpec):
             raise InputError("cluster.num_hosts", f"be {self.size}, the sum of its groups", num_hosts)
         if isinstance(num_hosts, bool) or not isinstance(num_hosts, int) or num_hosts < 1:
             raise InputError("cluster.num_hosts", "be a whole number of at least 1", num_hosts)
+        if num_hosts > MAX_HOSTS:
+            raise InputError("cluster.num_hosts", f"be at most {MAX_HOSTS}", num_hosts)
         types = (0,) * num_hosts if self.is_resolved else ()
         return self.model_copy(update={"num_hosts": num_hosts, "host_type_of": types})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -25,7 +25,9 @@ class Perturbation(Spec):
         le=1,
         description="coefficient of variation of compute times, 0.05 for 5 % (lognormal, mean 1)",
     )
-    slow_ranks: dict[int, float] = Field({}, description="rank -> factor by which its compute takes longer")
+    slow_ranks: dict[int, Annotated[float, Field(gt=0, le=1e6)]] = Field(
+        {}, description="rank -> factor by which its compute takes longer"
+    )
 
 
 class Scenario(Spec):

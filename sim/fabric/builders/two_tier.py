@@ -92,7 +92,7 @@ class TwoTier(Wiring):
     def demand(self, sending: FloatArray, receiving: FloatArray) -> FloatArray:
         """All ports of a leaf at once, evenly over the spines (on any one if a flow takes one)."""
         bound = np.full(len(self.capacity), np.inf)
-        if self.num_leaves > 1:
+        if self.num_leaves > 1 and len(bound) > self.num_port_links:
             share = 1.0 if self.choice.single else 1 / self.lanes
             leaves = [np.bincount(self.leaf, rate, self.num_leaves) for rate in (sending, receiving)]
             bound[self.num_port_links :] = np.repeat(np.concatenate(leaves) * share, self.lanes)
