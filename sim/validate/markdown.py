@@ -16,7 +16,8 @@ _HEAD = (
 
 _INTRODUCTION = """Step time, predicted against measured, in percent of the measured time. Rows with split
 *calibration* were used to fit efficiencies, rows with split *validation* never. *constant* is the same error
-with one constant utilisation per device and precision; *published* the best published figure of another tool."""
+with one constant utilisation per device and precision; *published* the best published figure of another
+tool."""
 
 _CAUSES: tuple[tuple[str, Callable[[Scored], bool]], ...] = (
     ("mostly computation, one device", lambda s: s.run.regime == "1 device"),
