@@ -106,7 +106,8 @@ def _report(
     if plots and not searched:
         files += sweep_report.write_figures(result, table, runs, folder)
     if json:
-        emit_json({**_summary(result), "rows": records(table)})
+        rows = table if searched else sweep_report.meeting(result, table)
+        emit_json({**_summary(result), "rows": records(rows)})
     else:
         sweep_report.show(console(), result, table, runs, top, searched=searched)
     note(sweep_report.summary_line(result))

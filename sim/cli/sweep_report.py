@@ -38,17 +38,13 @@ def show(
     """Print everything a reader wants to know of a sweep."""
     from sim.sweep.columns import direction
     from sim.sweep.table import ranked
-    from sim.sweep.where import Where
 
     objective = result.plan.objective or ("step_time_s" if searched else DEFAULT_OBJECTIVE)
     if searched:
         title = f"best by {objective} ({direction(objective)})"
         _ranking(screen, result.best_table, objective, len(result.best), title, mixed=True)
     else:
-        rows = table
-        if result.plan.where:
-            condition = Where.parse(result.plan.where)
-            rows = table[[condition.matches(row) for row in table.to_dict("records")]]
+        rows = meeting(result, table)
         for (workload, cluster, devices), group in rows.groupby(list(_GROUP), sort=False, observed=True):
             part = ranked(group, objective, direction(objective))
             title = f"{workload} on {devices} device{'' if devices == 1 else 's'} of {cluster}"
@@ -56,6 +52,16 @@ def show(
     if runs is not None and len(runs):
         _measurements(screen, runs)
     _refusals(screen, result)
+
+
+def meeting(result: SweepResult, table: pd.DataFrame) -> pd.DataFrame:
+    """The rows that meet the sweep's condition; all of them without one."""
+    from sim.sweep.where import Where
+
+    if not result.plan.where:
+        return table
+    condition = Where.parse(result.plan.where)
+    return table[[condition.matches(row) for row in table.to_dict("records")]]
 
 
 def _ranking(
