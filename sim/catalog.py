@@ -309,6 +309,9 @@ class Catalog:
 
     def _part(self, lookup: Callable[..., SpecT], given: Any, changes: dict[str, Any]) -> SpecT:
         if not isinstance(given, Spec):
+            if "name" in changes:
+                kind = lookup.__name__
+                raise InputError(f"{kind}.name", f"stay what the {kind} is called", changes["name"])
             return lookup(given, **changes)
         return apply_overrides(given, changes)  # type: ignore[return-value]
 

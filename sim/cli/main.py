@@ -120,6 +120,9 @@ def _unexpected(error: Exception) -> int:
     if isinstance(error, OSError):
         path = f"{error.filename}: " if error.filename else ""
         return _fail(f"{path}{(error.strerror or str(error)).lower()}", EXIT_INPUT)
+    if isinstance(error, OverflowError | MemoryError | RecursionError):
+        kind = type(error).__name__
+        return _fail(f"input: must be of a size that can be simulated. Got {kind}: {error}", EXIT_INPUT)
     if os.environ.get("CLUSTERLOOM_DEBUG"):
         raise error
     hint = "Set CLUSTERLOOM_DEBUG=1 for the traceback."
