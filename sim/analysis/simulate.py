@@ -47,7 +47,7 @@ def prepare(scenario: Scenario) -> tuple[Result, ExecutionGraph | None]:
     (Result, ExecutionGraph or None)
         The result so far; no graph if the scenario is invalid or infeasible.
     """
-    from sim.lowering import lower_plan, make_plan, memory_capacity, stage_footprints
+    from sim.lowering import lower_plan, make_plan
     from sim.taxonomy import warnings
 
     try:
@@ -57,7 +57,7 @@ def prepare(scenario: Scenario) -> tuple[Result, ExecutionGraph | None]:
     notes = [str(note) for note in warnings(scenario.strategy, scenario.workload, scenario.cluster)]
     result = Result("ok", warnings=notes, scenario=scenario, **_identity(scenario))
     result.num_devices = plan.layout.num_ranks
-    fill_memory(result, {"memory": stage_footprints(plan), "memory_capacity": memory_capacity(plan)})
+    fill_memory(result, {"memory": plan.footprints, "memory_capacity": plan.memory_capacity})
     return result, lower_plan(plan) if result.status == "ok" else None
 
 

@@ -1,9 +1,8 @@
 """Lowering: a scenario becomes one ExecutionGraph."""
 
 from sim.lowering.collective import lower_collective
-from sim.lowering.footprint import memory_by_stage, memory_capacity, stage_footprints
 from sim.lowering.lower import lower, lower_plan
-from sim.lowering.plan import make_plan
+from sim.lowering.plan import make_plan, memory_by_stage
 
 __all__ = [
     "lower",
@@ -11,6 +10,4 @@ __all__ = [
     "lower_plan",
     "make_plan",
     "memory_by_stage",
-    "memory_capacity",
-    "stage_footprints",
 ]

@@ -7,7 +7,6 @@ import numpy as np
 from sim.graph.collector import collector_off
 from sim.graph.execution import ExecutionGraph
 from sim.lowering.emitter import Emitter
-from sim.lowering.footprint import memory_capacity, stage_footprints
 from sim.lowering.plan import Plan, make_plan
 from sim.lowering.state import state_lowering
 from sim.lowering.step import StepLowering, request_families
@@ -95,8 +94,8 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
         "num_devices": ranks,
         "model_flops_per_iteration": 3.0 * model_flops(workload) * samples,
         "peak_flops_total": sum(device.peak(workload.dtype) * count for device, count in devices),
-        "memory": stage_footprints(plan),
-        "memory_capacity": memory_capacity(plan),
+        "memory": plan.footprints,
+        "memory_capacity": plan.memory_capacity,
         "bytes_per_update": workload.num_parameters * plan.gradient_bytes,
         "workers": replicas,
         "synchronization": strategy.synchronization,

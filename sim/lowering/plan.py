@@ -21,7 +21,7 @@ from sim.lowering.layout import Layout
 from sim.lowering.stages import split_layers
 from sim.lowering.traffic import Traffic, reduction_rate, step_latency
 from sim.models.compute import LayerCosts, chain_cost
-from sim.models.memory import local_parameters
+from sim.models.memory import local_parameters, stage_memory
 from sim.spec import Calibration, Cluster, Device, Scenario, Strategy, Workload
 from sim.spec.workload import DTYPE_BYTES
 from sim.taxonomy import num_micro_batches, resolve
@@ -110,6 +110,35 @@ class Plan(Traffic):
     def parameter_kinds(self) -> tuple[bool, ...]:
         """Whether parameters belong to experts: those have fewer holders than the others."""
         return (False, True) if self.strategy.ep > 1 else (False,)
+
+    def chunks_of(self, stage: int) -> range:
+        """Model chunks of a pipeline rank, in forward order."""
+        return range(stage, len(self.chunks), self.strategy.pp)
+
+    @cached_property
+    def footprints(self) -> list[dict[str, float]]:
+        """Peak bytes per device by component, one entry per pipeline stage."""
+        return [
+            stage_memory(
+                [self.workload.layers[i] for chunk in self.chunks_of(stage) for i in self.chunks[chunk]],
+                strategy=self.strategy,
+                workload=self.workload,
+                micro_batch=self.micro_batch_size,
+                dp=self.layout.degrees["dp"],
+                calibration=self.calibration,
+                num_micro_batches=self.micro_batches,
+                stage=stage,
+                first=stage == 0,
+                last=stage == self.strategy.pp - 1,
+            )
+            for stage in range(self.strategy.pp)
+        ]
+
+    @property
+    def memory_capacity(self) -> float:
+        """Memory in bytes of the smallest device that carries a rank."""
+        kinds = distinct(self.network.device_type[: self.layout.num_ranks])
+        return min(self.cluster.device_types[int(kind)].memory_bytes for kind in kinds)
 
     def gradient_groups(self, *, expert: bool = False) -> IntArray:
         """Groups of ranks that hold the same parameters and sum their gradients."""
@@ -264,3 +293,14 @@ def _server_endpoints(network: Network, layout: Layout, servers: int, *, dedicat
         used = distinct(network.device_host[np.arange(layout.num_ranks)])
         hosts = used[np.arange(servers) * len(used) // servers] if servers <= len(used) else used
     return network.num_devices + hosts
+
+
+def memory_by_stage(scenario: Scenario) -> list[dict[str, float]]:
+    """Peak bytes per device by component, one entry per pipeline stage.
+
+    Raises
+    ------
+    InvalidStrategyError
+        If a taxonomy rule refuses the strategy.
+    """
+    return make_plan(scenario).footprints

@@ -147,13 +147,28 @@ class StateLowering(ABC):
     ) -> None:
         """A layer's weight gradients of one micro-batch are done."""
         self.last_weight[stage] = ends
+        if self.strategy.overlap and self.is_last_micro_batch(micro_batch):
+            self.gradients_ready(stage, virtual, layer, step, ends)
+
+    @abstractmethod
+    def gradients_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
+        """Exchange what a layer's gradients complete: buckets that end with it."""
+
+    def exchange_all(self, stage: int, step: int) -> None:
+        """Without ``overlap``: exchange all gradients of a stage after its last backward."""
+        for virtual in self.plan.chunks_of(stage):
+            self.exchange_chunk(stage, virtual, step, self.last_weight[stage])
+
+    def exchange_chunk(self, stage: int, virtual: int, step: int, ends: Ends) -> None:
+        """Exchange all gradients of a model chunk, in the order of its backward."""
+        for layer in reversed(self.plan.chunks[virtual]):
+            self.gradients_ready(stage, virtual, layer, step, ends)
 
     # -- helpers ------------------------------------------------------------------------------------
 
     def stage_layers(self, stage: int) -> list[int]:
         """Layers of all model chunks of a pipeline rank."""
-        chunks = range(stage, len(self.plan.chunks), self.strategy.pp)
-        return [layer for chunk in chunks for layer in self.plan.chunks[chunk]]
+        return [layer for chunk in self.plan.chunks_of(stage) for layer in self.plan.chunks[chunk]]
 
     def stage_elements(self, stage: int) -> float:
         """Parameters one rank of a stage holds."""

@@ -101,7 +101,7 @@ class ParameterServerState(StateLowering):
         free = self.strategy.overlap and self.rule in ("bsp", "asp")  # a pull need not wait for the step
         held = self._copied(stage, held)
         needed = []
-        for virtual in reversed(range(stage, len(self.plan.chunks), self.strategy.pp)):
+        for virtual in reversed(self.plan.chunks_of(stage)):
             last = self.buckets(virtual)[-1:]
             for bucket in self.buckets(virtual):
                 name = f"{self._label(virtual, bucket)}.pull"
@@ -159,26 +159,16 @@ class ParameterServerState(StateLowering):
         )
 
     @override
-    def after_backward(
-        self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends
-    ) -> None:
-        super().after_backward(stage, virtual, layer, step, micro_batch, ends)
-        if self.strategy.overlap and self.is_last_micro_batch(micro_batch):
-            self._push_ready(stage, virtual, layer, ends)
-
-    def _push_ready(self, stage: int, virtual: int, layer: int, ends: Ends) -> None:
+    def gradients_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
         for bucket in self.buckets(virtual):
             if bucket.last_layer == layer:
                 self._exchange(stage, virtual, bucket, ends)
 
     @override
     def finish_step(self, step: int) -> None:
-        if self.strategy.overlap:
-            return
-        for stage in range(self.strategy.pp):
-            for virtual in range(stage, len(self.plan.chunks), self.strategy.pp):
-                for layer in reversed(self.plan.chunks[virtual]):
-                    self._push_ready(stage, virtual, layer, self.last_weight[stage])
+        if not self.strategy.overlap:
+            for stage in range(self.strategy.pp):
+                self.exchange_all(stage, step)
 
     @override
     def finish(self) -> None:

@@ -85,14 +85,7 @@ class ReplicatedState(StateLowering):
         )
 
     @override
-    def after_backward(
-        self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends
-    ) -> None:
-        super().after_backward(stage, virtual, layer, step, micro_batch, ends)
-        if self.strategy.overlap and self.is_last_micro_batch(micro_batch):
-            self._exchange_ready(stage, virtual, layer, step, ends)
-
-    def _exchange_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
+    def gradients_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
         for bucket in self.plan.buckets(virtual):
             if bucket.last_layer == layer:
                 label = f"bucket{bucket.index}"
@@ -107,7 +100,7 @@ class ReplicatedState(StateLowering):
         stages = range(self.strategy.pp)
         if not self.strategy.overlap:
             for stage in stages:
-                self._exchange_all(stage, step)
+                self.exchange_all(stage, step)
         for stage in stages:
             self._empty_buckets(stage, step)
         ready = {
@@ -128,14 +121,6 @@ class ReplicatedState(StateLowering):
             if emptied is not held:
                 for index, tasks in emptied.items():
                     self.exchanged[stage, step].setdefault(index, []).extend(tasks)
-
-    def _exchange_all(self, stage: int, step: int) -> None:
-        for virtual in range(stage, len(self.plan.chunks), self.strategy.pp):
-            self._exchange_chunk(stage, virtual, step, self.last_weight[stage])
-
-    def _exchange_chunk(self, stage: int, virtual: int, step: int, ends: Ends) -> None:
-        for layer in reversed(self.plan.chunks[virtual]):
-            self._exchange_ready(stage, virtual, layer, step, ends)
 
     def update(self, stage: int, step: int, ready: Ends) -> Ends:
         """Update all parameters of a stage on each of its ranks."""
@@ -158,7 +143,8 @@ class LocalSgdState(ReplicatedState):
         super().__init__(emitter)
         self.steps_per_iteration = self.strategy.local_steps
 
-    def _exchange_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
+    @override
+    def gradients_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
         """Nothing is exchanged during a local step."""
 
     @override
@@ -166,7 +152,7 @@ class LocalSgdState(ReplicatedState):
         last = self.steps_per_iteration - 1
         for stage in range(self.strategy.pp):
             averaged: Ends = {index: list(tasks) for index, tasks in self.updated[stage].items()}
-            for virtual in range(stage, len(self.plan.chunks), self.strategy.pp):
+            for virtual in self.plan.chunks_of(stage):
                 for bucket in self.plan.buckets(virtual):
                     label = f"model{bucket.index}"
                     size = bucket.elements

@@ -64,7 +64,7 @@ class ShardedOptimizerState(ReplicatedState):
         super().after_backward(stage, virtual, layer, step, micro_batch, ends)
         if self._reduces_at_once and layer == self.plan.chunks[virtual][0]:
             before = {index: len(tasks) for index, tasks in self.exchanged[stage, step].items()}
-            self._exchange_chunk(stage, virtual, step, ends)
+            self.exchange_chunk(stage, virtual, step, ends)
             latest = self.exchanged[stage, step].items()
             self.block(stage, {index: tasks[before.get(index, 0) :] for index, tasks in latest})
 
@@ -73,9 +73,9 @@ class ShardedOptimizerState(ReplicatedState):
         return self.strategy.state == "zero2" and not self.strategy.overlap
 
     @override
-    def _exchange_all(self, stage: int, step: int) -> None:
+    def exchange_all(self, stage: int, step: int) -> None:
         if not self._reduces_at_once:
-            super()._exchange_all(stage, step)
+            super().exchange_all(stage, step)
 
     @override
     def is_last_micro_batch(self, micro_batch: int) -> bool:
@@ -98,7 +98,7 @@ class ShardedOptimizerState(ReplicatedState):
     def finish(self) -> None:
         for stage in range(self.strategy.pp):
             gathered: Ends = {index: list(tasks) for index, tasks in self.updated[stage].items()}
-            for virtual in range(stage, len(self.plan.chunks), self.strategy.pp):
+            for virtual in self.plan.chunks_of(stage):
                 for bucket in reversed(self.plan.buckets(virtual)):
                     done = self.gather(stage, bucket, 0, self.updated[stage])
                     for index, tasks in done.items():
@@ -192,6 +192,10 @@ class FullyShardedState(StateLowering):
             for index, tasks in ends.items():
                 done.setdefault(index, []).extend(tasks)
         return done
+
+    @override
+    def gradients_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
+        """Nothing is left to do: blocks are reduced after every micro-batch."""
 
     @override
     def after_backward(
