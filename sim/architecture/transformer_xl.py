@@ -7,7 +7,6 @@ section 3.3). The adaptive softmax computes the frequent words for every token a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
@@ -18,6 +17,7 @@ from sim.architecture.transformer import (
     CROSS_ENTROPY_FORWARD,
     Parts,
     TransformerShape,
+    describe,
 )
 from sim.spec.layer import Attention, Gemm, Layer, MemoryBound, Op
 from sim.spec.workload import Workload
@@ -112,17 +112,6 @@ def build(shape: TransformerXlShape) -> tuple[Layer, ...]:
     return (*chain, parts.adaptive_head())
 
 
-def _describe(shape: TransformerXlShape) -> Mapping[str, Any]:
-    return {
-        "family": "transformer",
-        "sequence_length": shape.sequence_length,
-        "num_heads": shape.num_heads,
-        "num_kv_heads": shape.num_heads,
-        "hidden": shape.hidden,
-        "vocabulary": shape.vocabulary,
-    }
-
-
 def generate(**params: Any) -> Workload:
     """Transformer-XL from :class:`TransformerXlShape` fields and workload fields."""
-    return assemble(TransformerXlShape, build, _describe, params)
+    return assemble(TransformerXlShape, build, describe, params)
