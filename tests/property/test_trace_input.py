@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sim.errors import InputError
@@ -176,6 +176,7 @@ NODES = st.fixed_dictionaries(
 
 
 @given(st.lists(NODES | VALUES, max_size=6), st.sampled_from(["nodes", "workload_graph"]), VALUES)
+@example(nodes=[{"name": "record_param_comms", "attrs": True}], key="nodes", extra=None)
 def test_any_nodes(nodes: list[Any], key: str, extra: Any) -> None:
     document = _info(json.dumps({"schema": extra, key: nodes, "ngpus": extra}).encode())
     assert document is not None

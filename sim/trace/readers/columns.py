@@ -122,3 +122,8 @@ def integer(value: Any, default: int = -1) -> int:
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     return default
+
+
+def as_list(value: Any) -> list[Any]:
+    """A JSON field that should be an array; anything else holds nothing."""
+    return value if isinstance(value, list) else []

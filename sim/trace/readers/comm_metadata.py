@@ -14,6 +14,7 @@ from math import prod
 from typing import Any
 
 from sim.trace.model import ProcessGroup, collective_kind, element_bytes, nccl_size
+from sim.trace.readers.columns import as_list
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def from_positional(values: Sequence[Any], dims: Sequence[Any], types: Sequence[
 
 def from_annotation(name: str, args: dict[str, Any]) -> CommRecord:
     """Generation (a): ``nccl:all_to_all`` with the shapes of its input tensors."""
-    size, dtype = tensor_bytes(_list(args.get("Input Dims")), _list(args.get("Input type")))
+    size, dtype = tensor_bytes(as_list(args.get("Input Dims")), as_list(args.get("Input type")))
     return CommRecord(collective_kind(name), size, None, dtype, "", (), None)
 
 
@@ -169,7 +170,7 @@ def parse_ranks(value: Any) -> tuple[tuple[int, ...], int]:
 def parse_groups(config: Any, world_size: int | None) -> tuple[ProcessGroup, ...]:
     """Process groups of ``pg_config`` or of a ``process_group:init`` node; ``ranks: []`` means the world."""
     groups = []
-    for entry in _list(config):
+    for entry in as_list(config):
         if not isinstance(entry, dict):
             continue
         ranks, count = parse_ranks(entry.get("ranks"))
@@ -205,7 +206,3 @@ def _bytes(elements: Any, width: int | None) -> float | None:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

@@ -22,7 +22,7 @@ from sim.trace.model import (
     rank_from_name,
 )
 from sim.trace.operators import KNOWN, Operator, element_word, shapes, storages
-from sim.trace.readers.columns import integer
+from sim.trace.readers.columns import as_list, integer
 from sim.trace.readers.comm_metadata import CommRecord, from_named, from_positional, parse_groups, tuple_bytes
 from sim.trace.readers.json_stream import JsonStream
 
@@ -126,7 +126,7 @@ def _times(node: dict[str, Any]) -> tuple[float, float]:
 def _record(node: dict[str, Any]) -> CommRecord | None:
     attributes = {
         entry["name"]: entry.get("value")
-        for entry in node.get("attrs") or []
+        for entry in as_list(node.get("attrs"))
         if isinstance(entry, dict) and isinstance(entry.get("name"), str)
     }
     named = from_named(attributes)
@@ -147,7 +147,7 @@ def _inputs(node: dict[str, Any], key: str) -> tuple[list[Any], list[Any], list[
     else:
         stem = key.removesuffix("s")
         parts = (held, node.get(f"{stem}_shapes"), node.get(f"{stem}_types"))
-    values, shapes, types = (part if isinstance(part, list) else [] for part in parts)
+    values, shapes, types = map(as_list, parts)
     return values, shapes, types
 
 
@@ -157,7 +157,7 @@ def _group_config(node: dict[str, Any]) -> list[Any]:
         listed = json.loads(values[0]) if values and isinstance(values[0], str) else []
     except ValueError:
         return []
-    return listed if isinstance(listed, list) else []
+    return as_list(listed)
 
 
 def _groups(records: list[tuple[CommRecord, float, float]], config: list[Any]) -> tuple[ProcessGroup, ...]:
