@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sim.spec import Cluster, Host, Scenario, Workload
+from sim.spec.layer import Attention
 from tests.clusters import cluster, dgx1, plain_host, switched_host
 from tests.scenarios import ideal, processor, scenario, serving_host, timed_layer, workload
 
@@ -23,8 +24,15 @@ def model(*, experts: bool = False) -> Workload:
         )
         for i in range(8)
     ]  # fmt: skip
+    core = Attention(
+        query_length=512, key_length=512, heads=8, kv_heads=4, head_dim=64, causal=True, flash=True
+    )
+    for i in (1, 4, 5):
+        layers[i] = layers[i].model_copy(update={"ops": (*layers[i].ops, core)})
     layers[-1] = layers[-1].model_copy(update={"shared_parameters": 1e6})
-    return workload(layers, batch=4, num_experts=4 if experts else None)
+    return workload(
+        layers, batch=4, sequence_length=512, num_heads=8, num_kv_heads=4, num_experts=4 if experts else None
+    )  # fmt: skip
 
 
 DENSE, MIXTURE = model(), model(experts=True)
@@ -71,13 +79,17 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         "recompute": draw(st.sampled_from(["none", "full"])),
         "placement": draw(st.sampled_from([("tp", "cp", "dp", "pp"), ("dp", "cp", "pp", "tp")])),
         "ep": draw(st.sampled_from([1, 2])),
+        "cp": draw(st.sampled_from([1, 1, 2])),
     }
+    if fields["cp"] > 1:
+        fields["context_parallelism"] = draw(st.sampled_from(["ring", "ulysses", "all_gather"]))
+        fields["context_balance"] = draw(st.booleans())
     if pp > 1:
         fields["schedule"] = draw(st.sampled_from(["naive", "gpipe", "1f1b", "interleaved"]))
         if fields["schedule"] == "interleaved":
             fields |= {"pp": 2, "virtual_stages": 2, "micro_batch_size": 1}
     if state == "local":
-        fields |= {"synchronization": "local", "local_steps": 2, "ep": 1}
+        fields |= {"synchronization": "local", "local_steps": 2, "ep": 1, "cp": 1}
     else:
         fields["state"] = state
     if state.startswith("ps_"):

@@ -112,7 +112,7 @@ def make_terms(runs: list[Run], simulated_s: dict[str, float], calibration: Cali
         layers = run.architecture
         sharded = strategy.state in ("zero1", "zero2", "zero3")
         updated = sum(local_parameters(layer, strategy) for layer in layers) / strategy.pp
-        updated /= (strategy.dp or 1) if sharded else 1
+        updated /= (strategy.dp or 1) * strategy.cp if sharded else 1
         draft = Term(run, shape, passes, 0.0, updated)
         own = framework_calibration(calibration, run.framework)
         known = draft.seconds(own, shape.seconds(own))
@@ -139,7 +139,7 @@ def _key(run: Run) -> tuple[object, ...]:
 def _shape(run: Run) -> Shape:
     layers, strategy = run.architecture, run.strategy
     kernels = compile_chain(layers, True)
-    micro_batch = float(strategy.micro_batch_size or 1)
+    micro_batch = (strategy.micro_batch_size or 1) / strategy.cp
     whole = float(strategy.tp) if strategy.sequence_parallel else 1.0
     dims = kernels.scaled((micro_batch, float(strategy.tp), whole, float(strategy.ep)))
     recomputed = np.array([layer.kind not in ("embedding", "head") for layer in layers], float)

@@ -41,6 +41,7 @@ class Cause(IntEnum):
     EXPERT_COMM = 9
     CONTROL = 10
     OTHER = 11
+    CONTEXT_COMM = 12
 
 
 class Discipline(IntEnum):

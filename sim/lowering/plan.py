@@ -74,6 +74,11 @@ class Plan(Traffic):
         return max(2.0, DTYPE_BYTES[self.workload.dtype])
 
     @cached_property
+    def local_samples(self) -> float:
+        """Samples of a micro-batch that one rank computes: context parallel ranks share each of them."""
+        return self.micro_batch_size / self.strategy.cp
+
+    @cached_property
     def loading_seconds(self) -> float:
         """Seconds to prepare one replica's samples of a step: the longer of reading and decoding.
 
@@ -124,7 +129,7 @@ class Plan(Traffic):
                 strategy=self.strategy,
                 workload=self.workload,
                 micro_batch=self.micro_batch_size,
-                dp=self.layout.degrees["dp"],
+                dp=self.layout.degrees["dp"] * self.strategy.cp,
                 calibration=self.calibration,
                 num_micro_batches=self.micro_batches,
                 stage=stage,
@@ -206,7 +211,7 @@ class Plan(Traffic):
             self.workload.layers,
             device=device,
             dtype=self.workload.dtype,
-            micro_batch=self.micro_batch_size,
+            micro_batch=self.local_samples,
             tp=self.strategy.tp,
             sequence_parallel=self.strategy.sequence_parallel,
             ep=self.strategy.ep,

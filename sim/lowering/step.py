@@ -10,15 +10,19 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from sim.graph.builder import Block, Ends
 from sim.graph.execution import Cause
+from sim.lowering.context import context_lowering, is_split
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.lowering.schedule import SCHEDULES, Action
 from sim.lowering.state.base import StateLowering
 from sim.models.collectives import plan as collective_plan
 from sim.spec.layer import Gemm, Layer
+
+FloatArray = npt.NDArray[np.float64]
 
 
 def request_families(plan: Plan) -> None:
@@ -29,6 +33,9 @@ def request_families(plan: Plan) -> None:
         operations = ("all_gather", "reduce_scatter") if strategy.sequence_parallel else ("all_reduce",)
         for operation in operations:
             plan.request_collective(f"tp_{operation}", groups, operation, "ring")
+    context = context_lowering(strategy)
+    if context is not None:
+        context.request_families(plan)
     if strategy.ep > 1:
         plan.request_collective("ep", layout.expert_groups(strategy.ep), "all_to_all", "direct")
     if strategy.pp > 1:
@@ -79,6 +86,9 @@ class StepLowering:
         self.hops: list[_Hop] = []
         self.computed: dict[int, Ends] = {}
         self.sent: dict[int, Ends] = {}
+        context = context_lowering(self.strategy)
+        self.context = context(emitter) if context else None
+        self.attends = [context is not None and is_split(layer) for layer in self.layers]
         self.shared_input = [_shared_input(layer) for layer in self.layers]
 
     def emit(self, step: int) -> None:
@@ -152,11 +162,15 @@ class StepLowering:
         if self.strategy.sequence_parallel:
             ends = self._tensor("all_gather", stage, self.shared_input[index], layer.name, m, ends)
         ends = self._expert(stage, layer, m, ends, "dispatch")
-        seconds = {c: float(self.emitter.cost(c).forward_s[index]) for c in classes}
+        costs = {c: self.emitter.cost(c) for c in classes}
+        core = self._cores(index, {c: costs[c].attention_forward_s for c in classes})
+        seconds = {c: float(costs[c].forward_s[index]) - core.get(c, 0.0) for c in classes}
         ends = self.emitter.compute(classes, seconds, name, cause, ends, micro_batch=m, step=self.step)
         if cause is Cause.FORWARD:
             own = {c: tasks for c, tasks in ends.items() if seconds[c] > 0}
             self.state.after_forward(index, self.step, m, own)
+        if core and self.context:
+            ends = self.context.forward(stage, layer, core, ends, cause, micro_batch=m, step=self.step)
         ends = self._expert(stage, layer, m, ends, "combine")
         if layer.tensor_all_reduce:
             ends = self._tensor(self._reduction, stage, layer.output_elements, layer.name, m, ends)
@@ -219,15 +233,16 @@ class StepLowering:
         costs = {c: self.emitter.cost(c) for c in classes}
         options = {"micro_batch": m, "step": self.step}
         if self.strategy.recompute == "selective":
-            core = {c: float(costs[c].recompute_selective_s[index]) for c in classes}
-            ends = self.emitter.compute(
-                classes, core, f"{layer.name}.recompute", Cause.RECOMPUTE, ends, **options
-            )
+            repeated = {c: costs[c].recompute_selective_s for c in classes}
+            ends = self._recompute_core(stage, index, repeated, ends, options)
         gathers, shared = self.strategy.sequence_parallel, self.shared_input[index]
         if gathers and layer.tensor_all_reduce:
             ends = self._tensor("all_gather", stage, layer.output_elements, layer.name, m, ends)
         ends = self._expert(stage, layer, m, ends, "combine.backward")
-        inputs = {c: float(costs[c].backward_input_s[index]) for c in classes}
+        core = self._cores(index, {c: costs[c].attention_backward_s for c in classes})
+        if core and self.context:
+            ends = self.context.backward(stage, layer, core, ends, **options)
+        inputs = {c: float(costs[c].backward_input_s[index]) - core.get(c, 0.0) for c in classes}
         weights = {c: float(costs[c].backward_weight_s[index]) for c in classes}
         name = f"{layer.name}.backward"
         if not (self.strategy.tp > 1 and shared) and not layer.expert_elements:
@@ -246,6 +261,22 @@ class StepLowering:
         )
         return ends, gradients
 
+    def _cores(self, index: int, seconds: dict[int, FloatArray]) -> dict[int, float]:
+        """Time of a layer's attention core by class, where it is emitted by itself; else empty."""
+        return {c: float(times[index]) for c, times in seconds.items()} if self.attends[index] else {}
+
+    def _recompute_core(
+        self, stage: int, index: int, times: dict[int, FloatArray], ends: Ends, options: dict[str, int]
+    ) -> Ends:
+        """Selective recomputation: the attention core's forward once more, with its exchange."""
+        layer, core = self.layers[index], {c: float(array[index]) for c, array in times.items()}
+        if self.context and self.attends[index] and any(core.values()):
+            return self.context.forward(stage, layer, core, ends, Cause.RECOMPUTE, **options)
+        classes = self.emitter.stage_classes[stage]
+        return self.emitter.compute(
+            classes, core, f"{layer.name}.recompute", Cause.RECOMPUTE, ends, **options
+        )
+
     # -- communication ------------------------------------------------------------------------------
 
     @property
@@ -253,7 +284,7 @@ class StepLowering:
         return "reduce_scatter" if self.strategy.sequence_parallel else "all_reduce"
 
     def _tensor(self, operation: str, stage: int, elements: float, name: str, m: int, ends: Ends) -> Ends:
-        size = elements * self.plan.micro_batch_size * self.bytes
+        size = elements * self.plan.local_samples * self.bytes
         if not size or self.strategy.tp == 1:
             return ends
         classes = self.emitter.stage_classes[stage]
@@ -265,7 +296,7 @@ class StepLowering:
     def _expert(self, stage: int, layer: Layer, m: int, ends: Ends, part: str) -> Ends:
         if not layer.expert_elements or self.strategy.ep == 1:
             return ends
-        size = layer.expert_elements * self.plan.micro_batch_size * self.bytes
+        size = layer.expert_elements * self.plan.local_samples * self.bytes
         if self.strategy.sequence_parallel:  # each tensor parallel rank routes the tokens it holds
             size /= self.strategy.tp
         return self.emitter.collective(
@@ -311,7 +342,7 @@ class StepLowering:
 
     def _send(self, direction: str, stage: int, target: int, elements: float, m: int, ends: Ends) -> Ends:
         """Point-to-point activations or gradients; with sequence parallelism each rank sends its part."""
-        size = elements * self.plan.micro_batch_size * self.bytes
+        size = elements * self.plan.local_samples * self.bytes
         if self.strategy.tp > 1 and self.strategy.sequence_parallel:
             size /= self.strategy.tp
         family = f"pp_{direction}"

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from sim.errors import InputError
 from sim.models.kernels import (
+    BACKWARD_INPUT,
     FORWARD,
     MEASURED,
     Kernels,
@@ -38,7 +39,8 @@ class LayerCost:
 
     ``backward_input_s`` holds everything the backward pass needs before the previous layer can go on:
     input gradients of products, attention and memory-bound operations. ``backward_weight_s`` holds the
-    weight gradients, which a schedule may defer. ``recompute_selective_s`` runs the attention core again.
+    weight gradients, which a schedule may defer. ``recompute_selective_s`` runs the attention core again;
+    ``attention_forward_s`` and ``attention_backward_s`` are the core's part of the two passes.
     ``forward_flops`` are those of this device, two per multiply-add.
     """
 
@@ -46,6 +48,8 @@ class LayerCost:
     backward_input_s: float
     backward_weight_s: float
     recompute_selective_s: float
+    attention_forward_s: float
+    attention_backward_s: float
     forward_flops: float
     num_kernels: int
 
@@ -63,6 +67,8 @@ class LayerCosts:
     backward_input_s: FloatArray
     backward_weight_s: FloatArray
     recompute_selective_s: FloatArray
+    attention_forward_s: FloatArray
+    attention_backward_s: FloatArray
     forward_flops: FloatArray
     num_kernels: npt.NDArray[np.int64]
 
@@ -80,6 +86,8 @@ class LayerCosts:
             float(self.backward_input_s[index]),
             float(self.backward_weight_s[index]),
             float(self.recompute_selective_s[index]),
+            float(self.attention_forward_s[index]),
+            float(self.attention_backward_s[index]),
             float(self.forward_flops[index]),
             int(self.num_kernels[index]),
         )
@@ -233,10 +241,19 @@ def evaluate(
     forward, backward_input, backward_weight = (
         np.maximum(time, count * rates.issue_time) for time, count in zip(seconds, launched, strict=True)
     )
-    selective = _to_layers(kernels, kernels.selective * _to_operations(kernels, times, FORWARD))
+    cores = [_to_operations(kernels, times, phase) for phase in (FORWARD, BACKWARD_INPUT)]
+    selective = _to_layers(kernels, kernels.selective * cores[0])
+    attend, attend_back = (_to_layers(kernels, kernels.attention * core) for core in cores)
     flops = _to_layers(kernels, kernels.flops * micro_batch / _flop_division(kernels, dims, micro_batch))
     costs = LayerCosts(
-        forward, backward_input, backward_weight, selective, flops, sum(counts).astype(np.int64)
+        forward_s=forward,
+        backward_input_s=backward_input,
+        backward_weight_s=backward_weight,
+        recompute_selective_s=selective,
+        attention_forward_s=attend,
+        attention_backward_s=attend_back,
+        forward_flops=flops,
+        num_kernels=sum(counts).astype(np.int64),
     )
     for array in vars(costs).values():
         array.flags.writeable = False

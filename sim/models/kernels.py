@@ -73,8 +73,8 @@ class Kernels:
         Products that stay in 16 bits; products launched once per local expert.
     entry_layer, entry_op : int[E]
         Which unique operation each layer runs.
-    selective : bool[U]
-        Unique operations that selective recomputation runs again (unfused attention cores).
+    attention, selective : bool[U]
+        Unique operations that are attention cores; those that selective recomputation runs again (unfused).
     flops : float[U]
         Forward floating-point operations per sample, two per multiply-add, unsharded.
     num_layers : int
@@ -92,6 +92,7 @@ class Kernels:
     grouped: npt.NDArray[np.bool_]
     entry_layer: IntArray
     entry_op: IntArray
+    attention: npt.NDArray[np.bool_]
     selective: npt.NDArray[np.bool_]
     flops: FloatArray
     num_layers: int
@@ -142,6 +143,7 @@ def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
         grouped=np.array(columns[8], dtype=bool),
         entry_layer=table[:, 0],
         entry_op=table[:, 1],
+        attention=np.array([isinstance(op, Attention) for op in operations], dtype=bool),
         selective=np.array([isinstance(op, Attention) and not op.flash for op in operations], dtype=bool),
         flops=np.array([operation_flops(op) for op in operations], dtype=float),
         num_layers=len(layers),

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from sim.errors import InputError
 from sim.spec.calibration import Calibration
-from sim.spec.layer import Layer
+from sim.spec.layer import Attention, Layer
 from sim.spec.strategy import Strategy
 from sim.spec.workload import DTYPE_BYTES, OPTIMIZER_STATES, Workload
 
@@ -106,7 +106,7 @@ def stage_memory(
     micro_batch : float
         Samples per micro-batch.
     dp : int
-        Data-parallel degree, over which ZeRO shards.
+        Ranks that hold the same parameters (dp x cp), over which ZeRO shards.
     calibration : Calibration, optional
         For ``framework/default/memory_reserved_bytes``; nothing is reserved without it.
     num_micro_batches : int
@@ -206,6 +206,23 @@ def _logits(layers: Sequence[Layer], strategy: Strategy, workload: Workload, mic
     return micro_batch * elements * (LOGIT_BYTES + _weight_bytes(workload)) / (strategy.tp * strategy.cp)
 
 
+def _gathered_keys(layers: Sequence[Layer], strategy: Strategy) -> float:
+    """Elements of a sample's keys and values from other context parallel ranks, times cp, in one layer.
+
+    A ring holds the next block beside its own, gathering holds all; Ulysses exchanges parts of its own size.
+    """
+    blocks = {"ring": 1, "all_gather": strategy.cp}.get(strategy.context_parallelism, 0)
+    if strategy.cp == 1 or not blocks:
+        return 0.0
+    keys = (
+        2 * op.key_length * op.head_dim * max(op.kv_heads / strategy.tp, 1.0)
+        for layer in layers
+        for op in layer.ops
+        if isinstance(op, Attention)
+    )
+    return blocks * max(keys, default=0.0)
+
+
 def _buffers(
     layers: Sequence[Layer],
     strategy: Strategy,
@@ -221,7 +238,7 @@ def _buffers(
         (layer.input_elements + (0.0 if layer.kind == "head" else layer.output_elements) for layer in layers),
         default=0.0,
     )
-    transient = micro_batch * element * largest / strategy.cp
+    transient = micro_batch * element * (largest + _gathered_keys(layers, strategy)) / strategy.cp
     communication = 0.0
     if strategy.state == "zero3":
         # Weights of the block in use and of those gathered ahead, and one unsharded gradient of a block.

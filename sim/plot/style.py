@@ -37,6 +37,7 @@ CAUSE_COLORS = {
     "gradient_comm": "#D55E00",
     "parameter_comm": "#E69F00",
     "expert_comm": "#A6761D",
+    "context_comm": "#7570B3",
     "control": "#8C8C8C",
     "other": "#BDBDBD",
 }

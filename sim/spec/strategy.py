@@ -16,6 +16,7 @@ CollectiveAlgorithm = Literal[
 Schedule = Literal["naive", "gpipe", "1f1b", "interleaved"]
 Recompute = Literal["none", "selective", "full"]
 Compression = Literal["none", "fp16", "bf16", "powersgd"]
+ContextParallelism = Literal["ring", "ulysses", "all_gather"]
 Axis = Literal["tp", "cp", "dp", "pp"]
 
 
@@ -28,6 +29,16 @@ class Strategy(Spec):
 
     tp: int = Field(1, ge=1, description="tensor parallel degree (D1)")
     cp: int = Field(1, ge=1, description="context parallel degree (D1)")
+    context_parallelism: ContextParallelism = Field(
+        "ring", description="how attention reaches the keys of other context parallel ranks (D1)"
+    )
+    context_balance: bool = Field(
+        True,
+        description=(
+            "each context parallel rank takes an early and a late part of the sequence, so that causal "
+            "attention is equal work for all (zigzag); without effect for ulysses"
+        ),
+    )
     ep: int = Field(1, ge=1, description="expert parallel degree, within dp (D1)")
     pp: int = Field(1, ge=1, description="pipeline parallel degree (D1)")
     dp: int | None = Field(

@@ -7,11 +7,13 @@ from typing import Any, get_args
 import pytest
 
 from sim.errors import InputError
+from sim.lowering.context import CONTEXTS
 from sim.models.collectives import MAX_DIRECT_RANKS, plan
 from sim.spec.fabric import FabricKind
 from sim.spec.strategy import (
     CollectiveAlgorithm,
     Compression,
+    ContextParallelism,
     Recompute,
     Schedule,
     StatePlacement,
@@ -60,7 +62,13 @@ def test_every_strategy_field_belongs_to_a_dimension() -> None:
         name for each in DIMENSIONS for value in each.values for name in (*value.settings, *value.fields)
     }
     missing = {f"strategy.{name}" for name in Strategy.model_fields} - known
-    assert missing == {"strategy.cp"}, "context parallelism is refused until it is simulated"
+    assert not missing
+
+
+def test_context_parallelism_names_its_lowerings() -> None:
+    field = "strategy.context_parallelism"
+    listed = [v.settings[field] for v in dimension("D1").values if field in v.settings]
+    assert sorted(listed) == sorted(get_args(ContextParallelism)) == sorted(CONTEXTS)
 
 
 @pytest.mark.parametrize("algorithm", [name for name in get_args(CollectiveAlgorithm) if name != "auto"])

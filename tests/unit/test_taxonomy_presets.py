@@ -10,7 +10,7 @@ from sim.taxonomy import ARCHETYPES, archetype, check, resolve
 
 CATALOG = Catalog()
 PRESETS = CATALOG.names("strategy")
-WHERE = {"megatron_3d": ("gpt3-175b", 64), "megascale": ("gpt3-175b", 64), "llama3_4d": ("llama3-405b", 64)}
+WHERE = {"megatron_3d": ("gpt3-175b", 64), "megascale": ("gpt3-175b", 64), "llama3_4d": ("llama3-405b", 512)}
 """Workload and number of DGX A100 hosts for presets that need many devices; others get something small."""
 
 
@@ -19,7 +19,7 @@ def _place(name: str, strategy: Strategy) -> tuple[str, int]:
         return WHERE[name]
     if strategy.ep > 1:
         return "mixtral-8x7b", 4
-    return ("gpt3-1.3b" if strategy.tp * strategy.pp > 1 else "resnet50"), 4
+    return ("gpt3-1.3b" if strategy.tp * strategy.cp * strategy.pp > 1 else "resnet50"), 4
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -27,10 +27,10 @@ def test_preset_resolves_on_a_suitable_cluster(name: str) -> None:
     strategy = CATALOG.strategy(name)
     model, hosts = _place(name, strategy)
     cluster = CATALOG.cluster("dgx-a100", num_hosts=hosts)
-    changes = {"global_batch_size": 256} if strategy.tp * strategy.pp * strategy.ep > 1 else {}
+    changes = {"global_batch_size": 256} if strategy.tp * strategy.cp * strategy.pp * strategy.ep > 1 else {}
     workload = CATALOG.workload(model, **changes)
     assert [str(refusal) for refusal in check(strategy, workload, cluster)] == []
-    assert resolve(strategy, workload, cluster).dp == 8 * hosts // (strategy.tp * strategy.pp)
+    assert resolve(strategy, workload, cluster).dp == 8 * hosts // (strategy.tp * strategy.cp * strategy.pp)
 
 
 @pytest.mark.parametrize("name", PRESETS)

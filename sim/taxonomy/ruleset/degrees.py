@@ -160,10 +160,12 @@ def sequence_parallelism_divides_sequence(c: Context) -> Finding | None:
 
 
 @RULES.refuse(
-    "cp-sequence", "cp", "ring attention gives each rank two equal chunks, so that causal work balances"
+    "cp-sequence",
+    "cp context_parallelism context_balance",
+    "context parallel ranks take equal parts of a sequence, two each to balance causal attention",
 )
 def context_parallelism_divides_sequence(c: Context) -> Finding | None:
-    """Context parallelism needs attention and a sequence that divides by 2 cp."""
+    """Context parallelism needs attention and a sequence that divides by cp, by 2 cp where it balances."""
     cp, length = c.strategy.cp, c.workload.sequence_length
     if cp == 1:
         return None
@@ -174,24 +176,64 @@ def context_parallelism_divides_sequence(c: Context) -> Finding | None:
             cp,
             ({"strategy.cp": 1},),
         )
-    if length % (2 * cp) == 0:
+    parts = 2 if c.strategy.context_balance and c.strategy.context_parallelism != "ulysses" else 1
+    if length % (parts * cp) == 0:
         return None
-    near = [degree for degree in near_divisors(cp, length) if length % (2 * degree) == 0]
+    near = [degree for degree in near_divisors(cp, length) if length % (parts * degree) == 0]
+    of = "half of sequence_length" if parts == 2 else "sequence_length"
+    return Finding("strategy.cp", f"divide {of} ({length})", cp, ways("strategy.cp", [*near[:2], 1]))
+
+
+@RULES.refuse(
+    "C2-26", "cp context_parallelism tp", "Ulysses exchanges parts of the sequence for whole attention heads"
+)
+def ulysses_divides_heads(c: Context) -> Finding | None:
+    """Ulysses: tp x cp divides the attention heads."""
+    strategy, heads = c.strategy, c.workload.num_heads
+    if strategy.cp == 1 or strategy.context_parallelism != "ulysses" or heads is None:
+        return None
+    if heads % (strategy.tp * strategy.cp) == 0:
+        return None
+    local = max(1, heads // strategy.tp)
     return Finding(
-        "strategy.cp", f"divide half of sequence_length ({length})", cp, ways("strategy.cp", [*near[:2], 1])
+        "strategy.cp",
+        f"divide the heads of a tensor parallel rank ({local}) for ulysses",
+        strategy.cp,
+        (*ways("strategy.cp", near_divisors(strategy.cp, local)), {"strategy.context_parallelism": "ring"}),
     )
 
 
 @RULES.refuse(
-    "cp-simulated",
-    "cp",
-    "the exchange of keys and values between context parallel ranks is not simulated yet",
+    "cp-synchronous",
+    "cp synchronization",
+    "the ranks of a context parallel group hold parts of one sample, whose gradients belong together",
 )
-def context_parallelism_is_simulated(c: Context) -> Finding | None:
-    """Context parallelism has no lowering yet."""
-    if c.strategy.cp == 1:
+def context_parallelism_is_synchronous(c: Context) -> Finding | None:
+    """Context parallelism with workers that run ahead of each other, or whose gradients are dropped."""
+    strategy = c.strategy
+    if strategy.cp == 1 or strategy.synchronization in ("bsp", "local"):
         return None
-    return Finding("strategy.cp", "be 1", c.strategy.cp, ({"strategy.cp": 1},), explain=True)
+    return Finding(
+        "strategy.cp",
+        f"be 1 while synchronization is {strategy.synchronization}",
+        strategy.cp,
+        (
+            {"strategy.cp": 1},
+            {"strategy.synchronization": "bsp"},
+            {"strategy.synchronization": "bsp", "strategy.staleness": 0, "strategy.backup_workers": 0},
+        ),
+        explain=True,
+    )
+
+
+@RULES.warn("context-cp", "cp context_parallelism context_balance", "only cp > 1 divides a sequence")
+def context_parallelism_has_ranks(c: Context) -> Finding | None:
+    """A way of context parallelism without any."""
+    strategy, fields = c.strategy, type(c.strategy).model_fields
+    for name in ("context_parallelism", "context_balance"):
+        if strategy.cp == 1 and getattr(strategy, name) != fields[name].default:
+            return Finding(f"strategy.{name}", f"{name} has no effect while cp is 1")
+    return None
 
 
 @RULES.refuse("C2-27", "ep", "experts are placed whole, equally many on each rank")
