@@ -38,6 +38,8 @@ FOLDERS: dict[str, str] = {
 }
 _PLURALS = {"strategies": "strategy", **{f"{kind}s": kind for kind in FOLDERS}}
 _HEADER = ("schema", "name", "description", "source")
+# Fields of a cluster that resolving fills in.
+_RESOLVED = frozenset({"host_types", "host_type_of", "device_types", "server_host_type"})
 _CACHE_SIZE = 1024
 
 SpecT = TypeVar("SpecT", bound=Spec)
@@ -119,6 +121,8 @@ class Catalog:
                 return path
         close = nearest(name, self.names(kind))
         hint = f"Try {close}." if close else f"See: clusterloom list {_plural(kind)}."
+        if kind in ("device", "host"):
+            hint += " Files of your own: --catalog FOLDER."
         raise InputError(
             kind, f"be the name of a known {kind} or a path to a YAML file", repr(name), hint=hint
         )
@@ -181,7 +185,27 @@ class Catalog:
         """
         if num_hosts is not None:
             overrides = {**overrides, "num_hosts": num_hosts}
-        return self.resolve(self._plain("cluster", Cluster, name, overrides))
+        own, of_host = _split_host(overrides)
+        cluster = self._plain("cluster", Cluster, name, own)
+        try:
+            return self.resolve(self._with_host(cluster, of_host))
+        except InputError as error:
+            if error.where:
+                raise
+            path = self.find_file("cluster", name)
+            raise InputError(error.field, error.must, error.got, hint=error.hint, where=str(path)) from None
+
+    def _with_host(self, cluster: Cluster, changes: Mapping[str, Any]) -> Cluster:
+        """The cluster with (dotted) fields of its host changed, e.g. ``nics.*.bandwidth``."""
+        if not changes:
+            return cluster
+        if cluster.host is None:
+            hint = "Describe the host in a file, and name that in `hosts`."
+            raise InputError("cluster.host", "be the one host of all machines to be changed", hint=hint)
+        host = cluster.host
+        described = self.host(host, **changes) if isinstance(host, str) else apply_overrides(host, changes)
+        kept = {name: getattr(cluster, name) for name in cluster.model_fields_set if name not in _RESOLVED}
+        return Cluster(**{**kept, "host": described})
 
     def resolve(self, cluster: Cluster) -> Cluster:
         """Fill the host and device types of a cluster; a resolved one is returned as it is."""
@@ -290,8 +314,7 @@ class Catalog:
                 whole[root] = value
         unknown = [root for root in (*whole, *parts) if root not in Scenario.model_fields]
         if unknown:
-            close = nearest(unknown[0], list(Scenario.model_fields))
-            raise InputError(unknown[0], "be a part of a scenario", hint=f"Try {close}." if close else "")
+            raise InputError(unknown[0], "be a part of a scenario", hint=_field_hint(unknown[0]))
         for root in ("workload", "cluster"):
             if root not in whole:
                 raise InputError(root, "be given")
@@ -320,7 +343,8 @@ class Catalog:
             count = changes.pop("num_hosts", None)
             if count is not None:
                 given = given.with_hosts(_whole(count, "cluster.num_hosts"))
-            return self.resolve(apply_overrides(given, changes))
+            own, of_host = _split_host(changes)
+            return self.resolve(self._with_host(apply_overrides(given, own), of_host))
         return self.cluster(given, **changes)
 
     def _strategy_part(self, given: Any, changes: dict[str, Any]) -> Strategy:
@@ -347,6 +371,27 @@ def apply_overrides(spec: SpecT, changes: Mapping[str, Any]) -> SpecT:
     return yamlio.validate(type(spec), data, field_prefix=prefix, overrides=changes)
 
 
+def _split_host(changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Changes of a cluster's own fields, and those of its host's (``host.`` cut off)."""
+    for name in changes:
+        if name.split(".")[0] in _RESOLVED:
+            raise InputError(
+                f"cluster.{name}", "be left to the catalogue, which fills it in",
+                hint="Change cluster.host, e.g. cluster.host.nics.*.bandwidth=400Gbps.",
+            )  # fmt: skip
+    of_host = {name.removeprefix("host."): v for name, v in changes.items() if name.startswith("host.")}
+    return {name: v for name, v in changes.items() if not name.startswith("host.")}, of_host
+
+
+def _field_hint(name: str) -> str:
+    """Where a field that is no part of a scenario may belong: ``tp`` is ``strategy.tp``."""
+    for root, model in (("strategy", Strategy), ("cluster", Cluster), ("workload", Workload)):
+        if name in model.model_fields:
+            return f"Try {root}.{name}."
+    close = nearest(name, list(Scenario.model_fields))
+    return f"Try {close}." if close else ""
+
+
 def _whole(value: Any, field: str) -> int:
     number = yamlio.read_value(value) if isinstance(value, str) else value
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -370,6 +415,10 @@ def _build_workload(document: yamlio.Document, overrides: Mapping[str, Any]) -> 
     if "generator" not in data:
         return yamlio.validate(Workload, document, field_prefix="workload", overrides=overrides)
     _refuse_bare_numbers(document)
+    for name in overrides:
+        if name.split(".")[0] == "layers":
+            must = f"be left to the generator {data['generator']}, which makes the layers"
+            raise InputError(f"workload.{name}", must, hint="A file that lists its layers can be changed.")
     params = {name: value for name, value in data.items() if name != "generator"}
     texts = {name: yamlio.read_value(value) for name, value in overrides.items() if isinstance(value, str)}
     _refuse_bare_numbers(yamlio.Document(texts))

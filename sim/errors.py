@@ -80,3 +80,7 @@ class Deadlock(ClusterloomError):
 
 class InvariantError(ClusterloomError):
     """A run that broke a law of the engine (bytes, capacity, causality, bounds)."""
+
+
+class Terminated(BaseException):
+    """The process was asked to end (SIGTERM); like KeyboardInterrupt no error that a program handles."""

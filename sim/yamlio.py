@@ -220,11 +220,21 @@ def dumps(data: Any) -> str:
     return yaml.dump(_jsonable(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
-def set_path(data: dict[str, Any], path: str, value: Any) -> None:
-    """Set ``a.b.0.c`` in nested plain data, in place; missing mappings are created."""
+def set_path(data: Any, path: str, value: Any) -> None:
+    """Set ``a.b.0.c`` in nested plain data, in place; missing mappings are created, ``*`` is every index."""
     *parents, last = path.split(".")
     target: Any = data
-    for part in parents:
+    for depth, part in enumerate([*parents, last]):
+        if part == "*" and isinstance(target, list):
+            rest = ".".join([*parents, last][depth + 1 :])
+            for index in range(len(target)):
+                if not rest or not isinstance(target[index], dict | list):
+                    target[index] = value if not rest else {}
+                if rest:
+                    set_path(target[index], rest, value)
+            return
+        if depth == len(parents):
+            break
         if isinstance(target, list):
             target = target[_index(target, part, path)]
             continue

@@ -233,7 +233,8 @@ class Result:
             "peak memory": f"{self.peak_memory_bytes / 1e9:.2f} GB"
             if self.peak_memory_bytes is not None
             else "",
-            "bottleneck": _bottleneck(self.bottlenecks),
+            "largest part": _largest_part(self.parts, self.step_time_s),
+            "busiest link": _busiest_link(self.bottlenecks),
         }
         return {label: text for label, text in rows.items() if text}
 
@@ -321,7 +322,15 @@ def _seconds(value: float | None) -> str:
     return f"{value:.4g} s"
 
 
-def _bottleneck(links: list[dict[str, Any]]) -> str:
+def _largest_part(parts: dict[str, float], step: float | None) -> str:
+    if not parts or not step:
+        return ""
+    name = max(parts, key=lambda part: parts[part])
+    label = name.removesuffix("_s").replace("exposed_comm", "exposed communication")
+    return f"{label} ({100 * parts[name] / step:.0f} % of the step)"
+
+
+def _busiest_link(links: list[dict[str, Any]]) -> str:
     if not links:
         return ""
     return f"{links[0]['link']} ({100 * float(links[0]['utilisation']):.0f} % busy)"

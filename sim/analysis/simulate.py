@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from sim.engine.record import RunRecord
 from sim.errors import InvalidStrategyError
 from sim.graph.execution import ExecutionGraph
 from sim.spec import Scenario
+
+if TYPE_CHECKING:
+    from sim.lowering import Plan
 
 
 def simulate(scenario: Scenario) -> Result:
@@ -55,10 +58,23 @@ def prepare(scenario: Scenario) -> tuple[Result, ExecutionGraph | None]:
     except InvalidStrategyError as error:
         return Result("invalid", str(error), rule=error.rule, **_identity(scenario)), None
     notes = [str(note) for note in warnings(scenario.strategy, scenario.workload, scenario.cluster)]
+    notes += _unpriced_servers(plan)
     result = Result("ok", warnings=notes, scenario=scenario, **_identity(scenario))
     result.num_devices = plan.layout.num_ranks
     fill_memory(result, {"memory": plan.footprints, "memory_capacity": plan.memory_capacity})
     return result, lower_plan(plan) if result.status == "ok" else None
+
+
+def _unpriced_servers(plan: Plan) -> list[str]:
+    """Dedicated parameter servers of a machine without a price cost nothing: that must not pass silently."""
+    cluster = plan.cluster
+    priced = any(device.price_per_hour for device in cluster.device_types)
+    if plan.strategy.state != "ps_dedicated" or not priced or cluster.server_type.price_per_hour:
+        return []
+    return [
+        f"price leaves out the {plan.num_servers} server machine(s): {cluster.server_type.name} has no "
+        "price_per_hour. Name one that has: cluster.server_host=cpu-server"
+    ]
 
 
 def play_and_fill(result: Result, graph: ExecutionGraph, scenario: Scenario) -> None:
@@ -163,6 +179,11 @@ def fill_rates(result: Result, graph: ExecutionGraph, parts: Breakdown) -> None:
     flops, peak = _number(data.get("model_flops_per_iteration")), _number(data.get("peak_flops_total"))
     if flops is not None and peak and step > 0:
         result.mfu = flops / (peak * iteration)
+        if result.mfu > 1:
+            result.warnings.append(
+                "mfu is above 100 %: it counts direct convolution's operations, and Winograd's algorithm "
+                "(Lavin and Gray, CVPR 2016) needs fewer"
+            )
     result.bytes_per_update = _number(data.get("bytes_per_update"))
     spent = cost(
         data,

@@ -1,7 +1,7 @@
 """The ``clusterloom`` command: picks the command, loads only that one's module, maps errors to exit codes.
 
 Exit codes: 0 fine, 1 internal, 2 bad input, 3 infeasible or invalid strategy, 4 a sweep with failed points,
-130 interrupted.
+130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import typer
 
 import sim
-from sim.errors import ClusterloomError, InputError
+from sim.errors import ClusterloomError, InputError, Terminated
 
 # Command -> what `--help` says of it. A command lives in the module of its name (`list` in `list_`),
 # which is imported only when that command is asked for: `--help` must not pay for pandas and SciPy.
@@ -33,7 +34,7 @@ COMMANDS: dict[str, str] = {
     "compare": "Attribute the difference of two results to causes.",
 }
 _MODULES = {"list": "list_"}
-EXIT_INTERNAL, EXIT_INPUT, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_INTERNAL, EXIT_INPUT, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 2, 130, 143
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
@@ -79,10 +80,24 @@ def _load(name: str) -> Callable[..., Any] | typer.Typer:
     return function
 
 
+def _terminate(*_: object) -> None:
+    if hasattr(signal, "alarm"):  # raised inside a destructor the exception is lost: ask until it is not
+        signal.alarm(1)
+    raise Terminated
+
+
+def _stops_on_sigterm() -> None:
+    signal.signal(signal.SIGTERM, _terminate)
+    if hasattr(signal, "SIGALRM"):
+        signal.signal(signal.SIGALRM, _terminate)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code and prints any error as one line on stderr."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = next((word for word in given if not word.startswith("-")), None)
+    if arguments is None:  # the process is ours; called from Python it is not
+        _stops_on_sigterm()
     try:
         if command is not None and command not in COMMANDS:
             raise _unknown(command)
@@ -91,12 +106,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return outcome if isinstance(outcome, int) and not isinstance(outcome, bool) else 0
     except ClusterloomError as error:
         return _fail(str(error), error.exit_code)
+    except Terminated:
+        return _fail("terminated", EXIT_TERMINATED)
     except KeyboardInterrupt:
         return _fail("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:  # `clusterloom ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SystemExit as stop:
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # how typer leaves a closed pipe
+            return 0
         return stop.code if isinstance(stop.code, int) else 0
     except Exception as error:
         return _unexpected(error)
@@ -130,6 +149,8 @@ def _unexpected(error: Exception) -> int:
 
 
 def _fail(message: str, code: int) -> int:
+    if code == EXIT_TERMINATED and hasattr(signal, "alarm"):
+        signal.alarm(0)
     print("error: " + " ".join(message.split()), file=sys.stderr)
     return code
 

@@ -22,9 +22,13 @@ def console(*, stderr: bool = False) -> Console:
     """A rich console; plain text of a fixed width where the output is no terminal."""
     from rich.console import Console
 
+    class _Screen(Console):
+        def on_broken_pipe(self) -> None:  # rich would leave with exit code 1
+            raise BrokenPipeError
+
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else 160
-    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+    return _Screen(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
 def note(text: str) -> None:

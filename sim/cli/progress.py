@@ -56,7 +56,9 @@ def _lines(name: str) -> Callable[[int, int], None]:
             return
         last = now
         done = finished - first
-        left = f", about {(now - start) / done * (total - finished):.0f} s left" if done else ""
+        # The first points carry the start of the workers: an estimate from them would be far off.
+        told = done >= max(5, total // 100)
+        left = f", about {(now - start) / done * (total - finished):.0f} s left" if told else ""
         note(f"{name}: {finished} of {total} points{left}")
 
     return update

@@ -38,6 +38,9 @@ def command(
     catalog: Annotated[
         list[str] | None, typer.Option(help="Folder of your own catalogue; may repeat.")
     ] = None,
+    interval: Annotated[
+        bool, typer.Option("--interval", help="80 % interval from the calibration's; simulates again.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
     """Simulate one scenario: step time, breakdown, bottleneck, memory, price, energy, critical path."""
@@ -46,6 +49,9 @@ def command(
     fields = given_fields(strategy, set_, num_hosts, seed, fidelity, jitter, slow_rank, calibration)
     scenario = build(workload, cluster, fields, existing_folders(catalog or ()))
     result = simulate(scenario)
+    if result.ok and interval:
+        found = result.interval()
+        result.step_time_interval_s = (found.low_s, found.high_s)
     if result.ok and trace:
         save_trace(result, trace)
     if json:

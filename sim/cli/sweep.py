@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.cli.output import assignments, console, emit_json, existing_folders, note, records
+from sim.errors import Terminated
 
 if TYPE_CHECKING:
     from sim.sweep.plan import Plan
@@ -78,7 +79,7 @@ def _compute(plan: Plan, best: int | None, engine: str, workers: int | None, sto
 
             wanted = Search(best, plan.objective or "step_time_s", where=plan.where)
             return search(plan, wanted, engine=engine, num_workers=workers, store=store, progress=progress)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         note(f"interrupted: finished points are kept in {store}; the same command continues")
         raise
 
@@ -100,6 +101,8 @@ def _report(
     for notice in result.notices:
         note(notice)
     table = result.best_table if searched else result.table
+    if not searched and result.plan.where and not len(sweep_report.meeting(result, table)):
+        note(f"no point meets the condition {result.plan.where!r}")
     files = [folder / ("best.parquet" if searched else "results.parquet")]
     write_parquet(table, files[0])
     runs = None if searched else sweep_report.published(table, measured)

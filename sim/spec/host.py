@@ -57,7 +57,7 @@ class HostLink(Spec):
     a: str
     b: str
     bandwidth: BytesPerSecond = Field(gt=0, description="one direction")
-    latency: Seconds = Field(0, ge=0, description="one way")
+    latency: Seconds = Field(0, ge=0, le=1e4, description="one way")
     kind: LinkKind
     duplex: Literal["full", "half"] = Field("full", description="half: one bus that both directions load")
 
@@ -83,14 +83,14 @@ class Nic(Spec):
 
     name: str
     bandwidth: BytesPerSecond = Field(gt=0, description="one direction")
-    latency: Seconds = Field(0, ge=0)
+    latency: Seconds = Field(0, ge=0, le=1e4)
 
 
 class Storage(Spec):
     """Where training data is read from."""
 
     bandwidth: BytesPerSecond = Field(gt=0)
-    latency: Seconds = Field(0, ge=0)
+    latency: Seconds = Field(0, ge=0, le=1e4)
 
 
 class Host(CatalogSpec):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sim.spec.base import CatalogSpec, Spec
+from sim.spec.base import CatalogSpec, Fraction, Spec
 from sim.spec.calibration import Calibration
 from sim.spec.cluster import Cluster
 from sim.spec.strategy import Strategy
@@ -19,10 +19,8 @@ Fidelity = Literal["fluid", "analytic"]
 class Perturbation(Spec):
     """Injected imperfections."""
 
-    jitter: float = Field(
+    jitter: Fraction = Field(
         0,
-        ge=0,
-        le=1,
         description="coefficient of variation of compute times, 0.05 for 5 % (lognormal, mean 1)",
     )
     slow_ranks: dict[int, Annotated[float, Field(gt=0, le=1e6)]] = Field(
@@ -40,7 +38,9 @@ class Scenario(Spec):
     seed: int = Field(0, ge=0)
     fidelity: Fidelity = "fluid"
     perturbation: Perturbation = Perturbation()
-    confidence: float = Field(0.02, gt=0, lt=1, description="relative half-width random runs are played to")
+    confidence: Fraction = Field(
+        0.02, gt=0, lt=1, description="relative half-width random runs are played to"
+    )
     fold: bool = Field(True, description="play one representative per class of equal ranks")
 
     def key(self) -> str:
@@ -62,5 +62,5 @@ class ScenarioFile(CatalogSpec):
     seed: int = Field(0, ge=0)
     fidelity: Fidelity = "fluid"
     perturbation: Perturbation = Perturbation()
-    confidence: float = Field(0.02, gt=0, lt=1)
+    confidence: Fraction = Field(0.02, gt=0, lt=1)
     fold: bool = True

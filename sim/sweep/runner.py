@@ -131,7 +131,9 @@ class Session:
         if journal is not None:
             wanted = {point.key for point in plan.points if point.key}
             self.by_key = {
-                k: dict(e["result"]) for k, e in journal.entries.items() if k in wanted and "result" in e
+                key: dict(entry["result"])
+                for key, entry in journal.entries.items()
+                if key in wanted and isinstance(entry.get("result"), dict)
             }
             self.resumed = len(self.by_key)
 

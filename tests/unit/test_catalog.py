@@ -239,6 +239,20 @@ def test_overrides_and_their_errors(catalog: Catalog) -> None:
         assert message in str(caught.value)
 
 
+def test_fields_of_a_clusters_host_can_be_changed(catalog: Catalog) -> None:
+    slow = catalog.cluster(
+        "dgx-a100", **{"host.nics.*.bandwidth": "10Gbps", "host.nics.1.bandwidth": "1Gbps"}
+    )
+    assert [nic.bandwidth for nic in slow.host_types[0].nics[:3]] == [1.25e9, 1.25e8, 1.25e9]
+    again = catalog.build_scenario(
+        {"workload": "resnet50", "cluster": slow, "cluster.host.cpu_cores": 7}
+    ).cluster
+    assert again.host_types[0].cpu_cores == 7
+    assert again.host_types[0].nics == slow.host_types[0].nics
+    with pytest.raises(InputError, match=r"cluster\.host_types.*must be left to the catalogue"):
+        catalog.cluster("dgx-a100", **{"host_types.0.cpu_cores": 7})
+
+
 def test_generator_errors_point_into_the_file(tmp_path: Path, catalog: Catalog) -> None:
     text = (ROOT / "workloads/models/gpt2.yaml").read_text().replace("num_layers: 12", "num_layers: -3")
     (tmp_path / "bad.yaml").write_text(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,14 @@ def test_version_and_no_arguments(cli):
         (["run", "resnet50", "dgx-1", "--fidelity", "exact"], 2, "fidelity"),
         (["run", "resnet50", "dgx-1", "--slow-rank", "3:1.2"], 2, "RANK=FACTOR"),
         (["run", "resnet50", "dgx-1", "--calibration", "nope"], 2, "calibration"),
+        (["run", "resnet50", "dgx-1", "--set", "tp=2"], 2, "Try strategy.tp."),
+        (
+            ["run", "resnet50", "dgx-1", "--set", "workload.layers.0.weight_bytes=3"],
+            2,
+            "generator cnn:resnet50",
+        ),
+        (["run", "resnet50", "dgx-1", "--set", "cluster.host_types=[]"], 2, "cluster.host_types"),
+        (["run", "resnet50", "dgx-1", "--set", "cluster.host.nics.0.latency=1e30s"], 2, "latency"),
         (["run", "missing.yaml"], 2, "missing.yaml"),
         (["run", "gpt3-175b", "dgx-a100", "--set", "strategy.tp=7"], 3, "strategy.tp"),
         (["run", "resnet50", "dgx-1", "--set", "strategy.dp=1000"], 3, "strategy.dp"),
@@ -360,6 +369,21 @@ def test_a_full_disk_is_one_line_and_keeps_what_is_done(tmp_path: Path):
     assert "finished point" in last
     assert freed.returncode == 0
     assert "taken from the store" in freed.stderr
+
+
+def test_sigterm_leaves_one_line_and_its_own_code(tmp_path: Path):
+    arguments = ["sweep", "demo", "--out", str(tmp_path / "out"), "--workers", "1", "--no-plots"]
+    command = [sys.executable, "-m", "sim.cli.main", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
+        journal = tmp_path / "out/store/journal.jsonl"
+        while not journal.is_file() or journal.read_text().count("\n") < 3:
+            assert child.poll() is None
+            time.sleep(0.05)
+        child.terminate()
+        _, errors = child.communicate(timeout=60)
+    assert child.returncode == 143
+    assert "finished points are kept" in errors
+    assert "Traceback" not in errors
 
 
 def test_an_internal_error_is_one_line_with_code_1(cli, monkeypatch: pytest.MonkeyPatch):
