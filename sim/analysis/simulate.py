@@ -19,7 +19,7 @@ from sim.graph.execution import ExecutionGraph
 from sim.spec import Scenario
 
 if TYPE_CHECKING:
-    from sim.lowering import Plan
+    from sim.lowering.plan import Plan
 
 
 def simulate(scenario: Scenario) -> Result:
