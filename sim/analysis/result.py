@@ -50,6 +50,9 @@ class Result:
         Bytes per component on the device that needs most.
     memory_by_stage : list of dict
         The same for every pipeline stage.
+    collectives : list of dict
+        What the library ran, per family: operation, ranks, algorithm, protocol (empty without a library
+        model), and the range of sizes.
     """
 
     status: Status
@@ -80,6 +83,7 @@ class Result:
     communication_s: float | None = None
     busy_fraction: float | None = None
     bottlenecks: list[dict[str, Any]] = field(default_factory=list)
+    collectives: list[dict[str, Any]] = field(default_factory=list)
     staleness: dict[str, Any] | None = None
     energy_joules_per_step: float | None = None
     energy_joules_per_sample: float | None = None

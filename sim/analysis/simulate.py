@@ -158,6 +158,7 @@ def fill_run(result: Result, graph: ExecutionGraph, run: RunRecord) -> None:
     busy = busy_fractions(graph, run, timeline)
     result.busy_fraction = _mean_over_workers(graph, busy)
     result.bottlenecks = bottlenecks(link_table(graph, run, steps))
+    result.collectives = list(data) if isinstance(data := graph.metadata.get("collectives"), list) else []
     result.task_seconds = task_seconds_by_cause(timeline, steps)
     found = staleness(graph, run) if graph.metadata.get("synchronization") in ("asp", "ssp") else None
     result.staleness = found.to_dict() if found is not None else None

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from sim.analysis.variants import with_calibration
 from sim.errors import ClusterloomError
+from sim.lowering.library import library_link_key
+from sim.models.library import PARAMETERS as LIBRARY_PARAMETERS
 from sim.spec import Scenario
 
 #: A parameter's end that moves the step time by less than this (relative) is noise and not listed.
@@ -62,7 +64,7 @@ def interval(scenario: Scenario) -> Interval:
     faster, slower = 0.0, 0.0
     contributions: dict[str, float] = {}
     for section, key, name in calibration.uncertain():
-        if not _used(scenario, section, key):
+        if not _used(scenario, section, key, name):
             continue
         moved = [calibration.at_bounds(section, key, name, end) for end in ("low", "high")]
         changes = [_relative_change(with_calibration(scenario, ends), step) for ends in moved]
@@ -99,14 +101,15 @@ def _relative_change(scenario: Scenario, step: float) -> float:
     return 0.0 if moved is None else moved[0] / step - 1.0
 
 
-def _used(scenario: Scenario, section: str, key: str) -> bool:
-    """Whether a calibration key concerns anything the scenario has."""
-    if key == "default":
-        return True
-    cluster = scenario.cluster
+def _used(scenario: Scenario, section: str, key: str, name: str) -> bool:
+    """Whether a calibration entry concerns anything the scenario has."""
     if section == "device":
-        return any(device.name == key for device in cluster.device_types)
-    if section == "link":
-        kinds = {link.kind for host in cluster.host_types for link in host.links}
+        return key == "default" or any(device.name == key for device in scenario.cluster.device_types)
+    if section == "link" and name in LIBRARY_PARAMETERS:
+        return key == library_link_key(scenario.cluster, scenario.calibration, name)
+    if section == "link" and key != "default":
+        kinds = {link.kind for host in scenario.cluster.host_types for link in host.links}
         return key in kinds or key not in {"nvlink", "pcie", "qpi", "memory"}
+    if section == "library":
+        return key in ("default", scenario.cluster.library)
     return True

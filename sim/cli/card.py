@@ -32,6 +32,7 @@ def show_card(screen: Console, result: Result) -> None:
         screen.print(f"  {label:<18}{escape(text)}")
     _breakdown(screen, result)
     _links(screen, result)
+    _collectives(screen, result)
     _memory(screen, result)
     _critical_path(screen, result)
     for warning in result.warnings:
@@ -95,6 +96,20 @@ def _links(screen: Console, result: Result) -> None:
         for link in result.bottlenecks[:3]
     ]
     columns = [("busiest links", "left"), ("kind", "left"), ("busy", "right"), ("per step", "right")]
+    screen.print()
+    screen.print(grid(columns, rows))
+
+
+def _collectives(screen: Console, result: Result) -> None:
+    if not result.collectives:
+        return
+    columns = [("collectives", "left"), ("ranks", "right"), ("algorithm", "left"), ("sizes", "right")]
+    rows = []
+    for each in result.collectives:
+        algorithm = " ".join(part for part in (each["algorithm"], each["protocol"].upper()) if part)
+        low, high = size(each["min_bytes"]), size(each["max_bytes"])
+        sizes = low if low == high else f"{low} .. {high}"
+        rows.append((str(each["family"]), str(each["num_ranks"]), algorithm, sizes))
     screen.print()
     screen.print(grid(columns, rows))
 

@@ -19,8 +19,8 @@ _TELLING: tuple[tuple[str, frozenset[str]], ...] = (
     ("sweep", frozenset({"axes", "grids", "points"})),
     ("workload", frozenset({"generator", "layers"})),
     ("device", frozenset({"peak_flops"})),
-    ("calibration", frozenset({"library", "framework"})),
     ("cluster", frozenset({"fabric"})),
+    ("calibration", frozenset({"library", "framework"})),
     ("host", frozenset({"nics", "links"})),
     ("scenario", frozenset({"workload", "cluster"})),
 )

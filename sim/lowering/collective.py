@@ -17,10 +17,11 @@ from sim.graph.builder import Edge, source
 from sim.graph.collector import collector_off
 from sim.graph.execution import Cause, ExecutionGraph
 from sim.lowering.arrays import distinct
+from sim.lowering.library import LibraryTimes, achievable
 from sim.lowering.traffic import Traffic, reduction_rate, step_latency
 from sim.lowering.transfers import TransferEmitter
 from sim.models import gloo
-from sim.models.collectives import choose, plan
+from sim.models.collectives import plan
 from sim.spec import Calibration, Cluster
 
 IntArray = npt.NDArray[np.int64]
@@ -97,9 +98,11 @@ def lower_collective(
     sizes = _sizes(size_bytes, len(groups))
     _require_positive("chunks", chunks)
     _require_positive("repeat", repeat)
+    times = LibraryTimes.of(network, calibration)
     traffic = Traffic(
         network=network,
-        capacity=network.effective_capacity(calibration),
+        capacity=achievable(network, calibration, times),
+        library_times=times,
         step_latency=step_latency(calibration, library or cluster.library),
         reduction_rate=reduction_rate(cluster, calibration),
     )
@@ -119,6 +122,7 @@ def lower_collective(
             "size_bytes": float(sizes.max()),
             "num_devices": len(members),
             "chunks": chunks,
+            "collectives": emitter.collectives(),
         },
     )
 
@@ -175,8 +179,7 @@ def _request(
         if traffic.messages:
             alike.setdefault((op, len(group), None), []).append(index)
             continue
-        hosts = len(distinct(traffic.router.endpoint_host[group]))
-        name = choose(op, float(sizes[index]), len(group), hosts) if algorithm == "auto" else algorithm
+        name = traffic.choose(op, float(sizes[index]), group) if algorithm == "auto" else algorithm
         extents = dims
         if dims is None and name in _OF_HOSTS and op not in _ROOTED:
             extents = traffic.host_dims(group[None])
@@ -193,6 +196,7 @@ def _request(
         traffic.request(
             family, np.stack([groups[i] for i in mine]), phases, algorithm=order, asymmetric=op == "send",
             marks=sizes[mine], operation=op if traffic.messages else "",
+            collective=("", "") if traffic.messages else (op, name),
         )  # fmt: skip
         family_sizes[family] = sizes[mine]
     return family_sizes

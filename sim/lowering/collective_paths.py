@@ -34,41 +34,64 @@ def collective_paths(cluster: Cluster, operation: str, *, in_switch: bool = Fals
     in_switch : bool
         Whether NVSwitches reduce and multicast (NVLink SHARP, from Hopper on).
     """
-    hosts, ranks = cluster.size, cluster.num_devices
-    if ranks < 2:
-        return (Path("ring", 0, 0, 0.0, 0.0, 0.0),)
     network = Network.build(cluster)
+    return group_paths(network, np.arange(cluster.num_devices), operation, in_switch=in_switch)
+
+
+def group_paths(
+    network: Network, ranks: IntArray, operation: str, *, in_switch: bool = False
+) -> tuple[Path, ...]:
+    """As :func:`collective_paths`, over any group of devices; trees need equally many on every host."""
+    if len(ranks) < 2:
+        return (Path("ring", 0, 0, 0.0, 0.0, 0.0),)
+    per_host, hosts, even = _span(network, ranks)
     names = ["direct"] if operation in _DIRECT else ["ring"]
-    if operation == "all_reduce" and hosts > 1:
+    if operation == "all_reduce" and hosts > 1 and even:
         names.append("tree")
-    if operation == "all_reduce" and in_switch and ranks // hosts > 2:
+    if operation == "all_reduce" and in_switch and per_host > 2 and even:
         names.append("nvls" if hosts == 1 else "nvls_tree")
-    return tuple(_path(network, operation, name, ranks // hosts, hosts) for name in names)
+    return tuple(_path(network, ranks, operation, name, per_host, hosts) for name in names)
 
 
-def _path(network: Network, operation: str, algorithm: str, per_host: int, hosts: int) -> Path:
-    ranks = per_host * hosts
+def _span(network: Network, ranks: IntArray) -> tuple[int, int, bool]:
+    """Most ranks on a host, hosts, and whether all have equally many, next to each other."""
+    changes = np.flatnonzero(np.diff(network.device_host[ranks])) + 1
+    counts = np.diff(np.concatenate([[0], changes, [len(ranks)]]))
+    hosts = len(np.unique(network.device_host[ranks]))
+    return int(counts.max()), hosts, len(counts) == hosts and bool((counts == counts[0]).all())
+
+
+def _path(
+    network: Network, ranks: IntArray, operation: str, algorithm: str, per_host: int, hosts: int
+) -> Path:
     dims = (per_host, hosts) if algorithm in ("tree", "nvls_tree") else None
-    phases = plan(operation, algorithm, ranks, dims=dims)
+    phases = plan(operation, algorithm, len(ranks), dims=dims)
     local, slot, between = _inverse_rates(network, phases, algorithm, ranks)
-    return Path(algorithm, *_steps(operation, algorithm, per_host, hosts), local, slot, between)
+    return Path(algorithm, *steps(operation, algorithm, per_host, hosts), local, slot, between)
+
+
+def link_parts(network: Network) -> IntArray:
+    """What each link counts as: 0 among devices, 1 PCIe to the NICs (beside NVLink), 2 between hosts."""
+    kinds = network.link_kinds
+    nvlink = "nvlink" in kinds
+    code = [2 if kind in ("nic", "fabric") else int(nvlink and kind != "nvlink") for kind in kinds]
+    parts: IntArray = np.array(code, np.int64)[network.link_kind_code]
+    return parts
 
 
 def _inverse_rates(
-    network: Network, phases: Sequence[Phase], algorithm: str, ranks: int
+    network: Network, phases: Sequence[Phase], algorithm: str, ranks: IntArray
 ) -> tuple[float, float, float]:
     """Seconds per byte on links among devices, on PCIe to the NICs, and between hosts."""
-    kinds = network.link_kind
-    outside = np.isin(kinds, ("nic", "fabric"))
-    slots = np.isin(kinds, ("pcie", "qpi", "memory")) & bool((kinds == "nvlink").any())
+    parts = link_parts(network)
     order = _order(algorithm)
-    orders = network.orders(np.arange(ranks), order) if order else [np.arange(ranks)]
+    orders = network.orders(ranks, order) if order else [ranks]
     totals = np.zeros(3)
     for phase in phases:
         load = network.load(*flows(phase, orders))
         inverse = phase.fraction * load.coefficient / network.link_capacity[load.link]
-        for part, mine in enumerate((~outside & ~slots, slots, outside)):
-            totals[part] += inverse[mine[load.link]].max(initial=0.0)
+        for part in range(3):
+            totals[part] += inverse[parts[load.link] == part].max(initial=0.0)
     return float(totals[0]), float(totals[1]), float(totals[2])
 
 
@@ -76,7 +99,7 @@ def _order(algorithm: str) -> str:
     return "" if algorithm.startswith("nvls") or algorithm == "direct" else algorithm
 
 
-def _steps(operation: str, algorithm: str, per_host: int, hosts: int) -> tuple[int, int]:
+def steps(operation: str, algorithm: str, per_host: int, hosts: int) -> tuple[int, int]:
     """Dependent steps inside a host and between hosts, as NCCL's tuning model counts them."""
     ranks, depth = per_host * hosts, math.ceil(math.log2(hosts))
     if algorithm == "ring":

@@ -84,7 +84,9 @@ class RoutedPhase:
         group, link, coefficient, entry = _sum_loads(group, link, weight, len(capacity))
         inverse_rate = np.zeros(len(flows.relative))
         np.maximum.at(inverse_rate, flow, (coefficient / capacity[link])[entry])
-        return PhaseLoads(flows.phase, group, link, coefficient, flows.offsets, self.latency, inverse_rate)
+        return PhaseLoads(
+            flows.phase, group, link, coefficient, flows.offsets, self.latency, inverse_rate, flows.latency
+        )
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class PhaseLoads:
         bytes) on link ``load_link[i]``, each pair once.
     flow_offsets, flow_latency, flow_inverse_rate :
         Flows by group. ``flow_inverse_rate`` is the time per byte (of a flow of relative 1) when idle.
+    flow_library :
+        The part of ``flow_latency`` that is the library's.
     """
 
     phase: Phase
@@ -107,6 +111,25 @@ class PhaseLoads:
     flow_offsets: IntArray
     flow_latency: FloatArray
     flow_inverse_rate: FloatArray
+    flow_library: FloatArray
+
+    @cached_property
+    def _by_group(self) -> tuple[IntArray, IntArray]:
+        """Entries in the order of groups, and where each group's begin."""
+        order = np.argsort(self.group_link, kind="stable")
+        bounds = np.arange(len(self.flow_offsets))
+        return order, np.searchsorted(self.group_link[order], bounds)
+
+    def of_group(self, group: int) -> tuple[IntArray, FloatArray]:
+        """Links of a group and the coefficient on each."""
+        order, starts = self._by_group
+        mine = order[starts[group] : starts[group + 1]]
+        return self.load_link[mine], self.load_coefficient[mine]
+
+    def wire(self, group: int) -> float:
+        """Longest latency of a way of the group, without the library."""
+        flows = slice(self.flow_offsets[group], self.flow_offsets[group + 1])
+        return float(np.max(self.flow_latency[flows] - self.flow_library[flows], initial=0.0))
 
     def timing(self, group: int, size: float) -> tuple[float, float]:
         """Latency (s) and bytes per elementary flow of one group for a message of ``size`` bytes.
@@ -142,6 +165,8 @@ class Family:
         What else tells groups apart, one number each: groups of different marks do not fold.
     operation : str
         The collective that is sent as messages of the phases; empty: the phases follow one another.
+    collective : (str, str)
+        Operation and algorithm, where a library runs it as one; empty for any other traffic.
     loads : sequence of PhaseLoads
         Filled by :meth:`Router.load`.
     """
@@ -152,6 +177,7 @@ class Family:
     asymmetric: bool = False
     marks: FloatArray | None = None
     operation: str = ""
+    collective: tuple[str, str] = ("", "")
     loads: tuple[PhaseLoads, ...] = ()
 
     @property

@@ -18,6 +18,7 @@ from sim.fabric.network import Network
 from sim.lowering.arrays import distinct
 from sim.lowering.buckets import Bucket, make_buckets
 from sim.lowering.layout import Layout
+from sim.lowering.library import LibraryTimes, achievable
 from sim.lowering.stages import split_layers
 from sim.lowering.traffic import Traffic, reduction_rate, step_latency
 from sim.models.compute import LayerCosts, chain_cost
@@ -262,6 +263,7 @@ def make_plan(scenario: Scenario) -> Plan:
     dedicated = strategy.state == "ps_dedicated"
     servers = (strategy.num_servers or 1) if strategy.state.startswith("ps_") else 0
     network = Network.build(cluster, num_server_hosts=servers if dedicated else 0)
+    library_times = LibraryTimes.of(network, scenario.calibration)
     parts = strategy.pp * strategy.virtual_stages
     device = cluster.device_types[int(network.device_type[0])]
     micro_batch_size = strategy.micro_batch_size or 1
@@ -270,7 +272,8 @@ def make_plan(scenario: Scenario) -> Plan:
         strategy=strategy,
         layout=layout,
         network=network,
-        capacity=network.effective_capacity(scenario.calibration),
+        capacity=achievable(network, scenario.calibration, library_times),
+        library_times=library_times,
         step_latency=step_latency(scenario.calibration, cluster.library),
         reduction_rate=reduction_rate(cluster, scenario.calibration),
         chunks=[],

@@ -32,7 +32,7 @@ def request_families(plan: Plan) -> None:
         groups = layout.groups("tp")
         operations = ("all_gather", "reduce_scatter") if strategy.sequence_parallel else ("all_reduce",)
         for operation in operations:
-            plan.request_collective(f"tp_{operation}", groups, operation, "ring")
+            plan.request_by_size(f"tp_{operation}", groups, operation)
     context = context_lowering(strategy)
     if context is not None:
         context.request_families(plan)
@@ -45,8 +45,9 @@ def request_families(plan: Plan) -> None:
             [ring[:, [s, (s + 1) % strategy.pp]] for s in range(strategy.pp - (0 if wrap else 1))]
         )
         phases = collective_plan("send", "direct", 2)
-        plan.request("pp_forward", ahead, phases, asymmetric=True)
-        plan.request("pp_backward", ahead[:, ::-1], phases, asymmetric=True)
+        sent = ("send", "direct")
+        plan.request("pp_forward", ahead, phases, asymmetric=True, collective=sent)
+        plan.request("pp_backward", ahead[:, ::-1], phases, asymmetric=True, collective=sent)
         if plan.tied_elements:
             plan.request_collective("embedding", ring[:, [0, -1]], "all_reduce", "ring")
 
@@ -288,8 +289,9 @@ class StepLowering:
         if not size or self.strategy.tp == 1:
             return ends
         classes = self.emitter.stage_classes[stage]
+        family = self.plan.family_of(f"tp_{operation}", operation, size)
         return self.emitter.collective(
-            f"tp_{operation}", classes, size, f"{name}.{operation}", Cause.TENSOR_COMM, ends, stream="tp",
+            family, classes, size, f"{name}.{operation}", Cause.TENSOR_COMM, ends, stream="tp",
             micro_batch=m, step=self.step,
         )  # fmt: skip
 

@@ -9,10 +9,12 @@ from functools import cached_property
 import numpy as np
 
 from sim.fabric.network import Network
+from sim.lowering.arrays import distinct
 from sim.lowering.fold import Partition, partition, quotient_loads
+from sim.lowering.library import LibraryTimes
 from sim.lowering.patterns import Family, FloatArray, IntArray, Router, StepLatency
 from sim.models import gloo
-from sim.models.collectives import Phase, plan
+from sim.models.collectives import Phase, choose, plan
 from sim.spec import Calibration, Cluster
 
 
@@ -44,8 +46,12 @@ class Traffic:
     step_latency : StepLatency
     reduction_rate : float
         Bytes/s at which a rank adds up what it received, where the library waits for that.
+    library_times : LibraryTimes, optional
+        How an NCCL-like library times its collectives, where the calibration knows.
     families : dict of str to Family
         By name; with loads once classified.
+    alternatives : dict of str to int array
+        Names of collectives with one family per algorithm, and a group of theirs: see :meth:`family_of`.
     parts : Partition, optional
         Classes of endpoints, groups and links.
     loads : dict
@@ -56,7 +62,9 @@ class Traffic:
     capacity: FloatArray
     step_latency: StepLatency
     reduction_rate: float = float("inf")
+    library_times: LibraryTimes | None = None
     families: dict[str, Family] = field(default_factory=dict)
+    alternatives: dict[str, IntArray] = field(default_factory=dict)
     parts: Partition | None = None
     loads: dict[str, list[list[tuple[IntArray, FloatArray]]]] = field(default_factory=dict)
 
@@ -91,18 +99,20 @@ class Traffic:
         asymmetric: bool = False,
         marks: FloatArray | None = None,
         operation: str = "",
+        collective: tuple[str, str] = ("", ""),
     ) -> None:
         """Add a family of groups; see :meth:`Router.family`.
 
         ``operation`` names a collective that the library sends as messages of these phases. Any other message
-        is a rendezvous where the library makes it one: a note one way, then the data.
+        is a rendezvous where the library makes it one: a note one way, then the data. ``collective`` is the
+        operation and algorithm of what an NCCL-like library runs as one kernel.
         """
         if self.messages and not operation:
             phases = [replace(phase, steps=2 * phase.steps) for phase in phases]
         family = self.router.family(
             name, groups, phases, algorithm=algorithm, asymmetric=asymmetric, marks=marks
         )
-        self.families[name] = replace(family, operation=operation)
+        self.families[name] = replace(family, operation=operation, collective=collective)
 
     def request_collective(self, name: str, groups: IntArray, op: str, algorithm: str) -> None:
         """Add the collective ``op`` over equal-sized ``groups``, in the orders the library would use."""
@@ -113,10 +123,34 @@ class Traffic:
             phases = gloo.message_plan(op, size, queued=self.queued_notes)
             self.request(name, groups, phases, operation=op)
             return
-        dims = self.host_dims(groups) if algorithm in ("hierarchical", "torus2d", "tree") else None
+        of_hosts = ("hierarchical", "torus2d", "tree", "nvls_tree")
+        dims = self.host_dims(groups) if algorithm in of_hosts else None
         if algorithm in ("hierarchical", "torus2d") and (dims is None or min(dims) < 2):
             algorithm, dims = "ring", None
-        self.request(name, groups, plan(op, algorithm, size, dims=dims), algorithm=algorithm)
+        phases = plan(op, algorithm, size, dims=dims)
+        self.request(name, groups, phases, algorithm=algorithm, collective=(op, algorithm))
+
+    def request_by_size(self, name: str, groups: IntArray, op: str) -> None:
+        """Add ``op`` in every algorithm the library may choose for some size; a ring without its model."""
+        if self.library_times is None or groups.shape[1] < 2:
+            self.request_collective(name, groups, op, "ring")
+            return
+        self.alternatives[name] = groups[0]
+        for algorithm in self.library_times.candidates(op, groups[0]):
+            self.request_collective(f"{name}_{algorithm}", groups, op, algorithm)
+
+    def family_of(self, name: str, operation: str, size: float) -> str:
+        """The family that a collective of this size runs in."""
+        if name not in self.alternatives:
+            return name
+        return f"{name}_{self.choose(operation, size, self.alternatives[name])}"
+
+    def choose(self, op: str, size: float, group: IntArray) -> str:
+        """Algorithm that the library runs for ``op`` over a group of endpoints."""
+        hosts = len(distinct(self.router.endpoint_host[group]))
+        if self.library_times is None or group.max() >= self.network.num_devices:
+            return choose(op, size, len(group), hosts)
+        return self.library_times.choose(op, size, group)
 
     def host_dims(self, groups: IntArray) -> tuple[int, int] | None:
         """(ranks per host, hosts) of every group, if all their hosts carry equally many."""

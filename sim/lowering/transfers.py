@@ -9,6 +9,7 @@ from typing import Any
 
 from sim.graph.builder import Edge, Ends, GraphBuilder
 from sim.graph.execution import Cause, Discipline, LinkTable, TaskKind
+from sim.lowering.library import Timing
 from sim.lowering.traffic import Traffic
 from sim.models import gloo
 
@@ -24,7 +25,7 @@ class FamilyClasses:
     members: list[tuple[int, ...]]
     by_member: dict[int, list[int]]
     load_rows: list[list[int]]
-    timing: dict[tuple[int, int, float], tuple[float, float]] = field(default_factory=dict)
+    timing: dict[tuple[int, int, float], Timing] = field(default_factory=dict)
     _groups: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
 
     def groups_of(self, classes: tuple[int, ...]) -> tuple[int, ...]:
@@ -208,11 +209,11 @@ class TransferEmitter:
         port = self._ports.get(key)
         if port is None:
             port = self._ports[key] = self._port(family, group, phase, participants, stream)
-        latency, flow_bytes = self._timing(family, group, phase, size)
+        timing = self._timing(family, group, phase, size)
         return self.builder.task(
             TaskKind.TRANSFER, name, cause, device=port.device, streams=port.streams, after=after,
-            work=latency + extra_latency, flow_bytes=flow_bytes, total_bytes=flow_bytes * port.sent,
-            loads=port.loads, **options,
+            work=timing.latency + extra_latency, flow_bytes=timing.flow_bytes, cap=timing.cap,
+            total_bytes=timing.flow_bytes * port.sent, loads=port.loads, **options,
         )  # fmt: skip
 
     def _port(
@@ -239,13 +240,35 @@ class TransferEmitter:
             sent=float(spec.relative.sum()) / senders,
         )
 
-    def _timing(self, family: str, group: int, phase: int, size: float) -> tuple[float, float]:
+    def _timing(self, family: str, group: int, phase: int, size: float) -> Timing:
         table = self.family_classes[family]
         key = (group, phase, size)
         if key not in table.timing:
-            loads = self.traffic.families[family].loads[phase]
-            table.timing[key] = loads.timing(table.representative[group], size)
+            routed, library = self.traffic.families[family], self.traffic.library_times
+            if library is not None and routed.collective[0]:
+                table.timing[key] = library.timing(routed, table.representative[group], phase, size)
+            else:
+                table.timing[key] = Timing(*routed.loads[phase].timing(table.representative[group], size))
         return table.timing[key]
+
+    def collectives(self) -> list[dict[str, Any]]:
+        """What was run: per family and protocol the operation, algorithm, ranks and range of sizes."""
+        found = []
+        for name, table in self.family_classes.items():
+            routed = self.traffic.families[name]
+            operation, algorithm = routed.collective
+            by_protocol: dict[str, list[float]] = {}
+            for (_, _, size), timing in table.timing.items():
+                by_protocol.setdefault(timing.protocol, []).append(size)
+            for protocol, sizes in sorted(by_protocol.items()) if operation else ():
+                found.append(
+                    {
+                        "family": name, "operation": operation, "algorithm": algorithm, "protocol": protocol,
+                        "num_ranks": int(routed.groups.shape[1]), "min_bytes": min(sizes),
+                        "max_bytes": max(sizes),
+                    }
+                )  # fmt: skip
+        return found
 
     def link_table(self) -> LinkTable:
         """The folded links."""

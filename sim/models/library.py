@@ -27,6 +27,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sim.spec.calibration import Calibration, Parameter
+
 FloatArray = npt.NDArray[np.float64]
 
 PROTOCOLS = ("ll", "ll128", "simple")
@@ -116,6 +118,34 @@ NAMES = tuple(PARAMETERS)
 Parameters = Mapping[str, float] | Mapping[str, FloatArray]
 
 
+def parameters_of(
+    calibration: Calibration, interior: str, network_kind: str, special: Sequence[str] = ()
+) -> dict[str, float]:
+    """Each parameter of the model, from the most special place that has it.
+
+    Parameters
+    ----------
+    calibration : Calibration
+    interior, network_kind : str
+        Keys of the ``link`` section for links in the host and the transport between hosts.
+    special : sequence of str
+        Keys of the ``library`` section that come before them, the most special last.
+    """
+    entries: dict[str, Parameter] = {}
+    for key in special:
+        entries.update(calibration.library.get(key, {}))
+    result = {}
+    for name, spec in PARAMETERS.items():
+        kind = network_kind if spec.part == "transport" else interior
+        if name in entries:
+            result[name] = entries[name].value
+        elif calibration.has("link", kind, name):
+            result[name] = calibration.value("link", kind, name)
+        else:
+            result[name] = spec.guess
+    return result
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """Many collectives at once, one row each; columns of absent algorithms are NaN.
@@ -169,11 +199,13 @@ class Problem:
 class Variants:
     """Time of every (algorithm, protocol) of a problem, float[v, m] in seconds; infinite where impossible.
 
-    With k sets of parameters there is one more axis, float[v, k, m].
+    With k sets of parameters there is one more axis, float[v, k, m]. ``fixed`` is the part of ``seconds``
+    that does not depend on the size; the links are loaded during the rest.
     """
 
     names: tuple[tuple[str, str], ...]
     seconds: FloatArray
+    fixed: FloatArray
 
     def best(self) -> FloatArray:
         """Time of the fastest variant, float[m]."""
@@ -203,17 +235,20 @@ def variants(problem: Problem, parameters: Parameters) -> Variants:
     parameters : mapping
         A value for each of :data:`NAMES`, or a column float[k, 1] for k sets of values at once.
     """
-    names, rows = [], []
+    names, rows, fixed = [], [], []
     for algorithm in problem.steps:
         for protocol in PROTOCOLS:
             if protocol != "simple" and algorithm.startswith("nvls"):
                 continue
             names.append((algorithm, protocol))
-            rows.append(_time(problem, parameters, algorithm, protocol))
-    return Variants(tuple(names), np.array(rows))
+            seconds, constant = _time(problem, parameters, algorithm, protocol)
+            rows.append(seconds)
+            fixed.append(np.broadcast_to(constant, seconds.shape))
+    return Variants(tuple(names), np.array(rows), np.array(fixed))
 
 
-def _time(problem: Problem, p: Parameters, algorithm: str, protocol: str) -> FloatArray:
+def _time(problem: Problem, p: Parameters, algorithm: str, protocol: str) -> tuple[FloatArray, FloatArray]:
+    """Seconds, and the part of them that does not depend on the size."""
     local_steps, network_steps = problem.steps[algorithm].T
     local, slot, network = problem.inverse[algorithm].T
     fixed: FloatArray = p["launch_latency"] + np.where(problem.remote, p["network_launch_latency"], 0.0)
@@ -241,8 +276,13 @@ def _time(problem: Problem, p: Parameters, algorithm: str, protocol: str) -> Flo
     if protocol == "ll128":
         seconds = np.where(problem.ll128, seconds, np.inf)
     result: FloatArray = np.where(np.isnan(seconds), np.inf, seconds)
-    return result
+    return result, fixed
 
 
 # PCIe between a device and its NIC: as link.pcie of the default calibration.
 _SLOT_EFFICIENCY = 0.8
+
+
+def slot_efficiency() -> float:
+    """Reachable fraction of PCIe between a device and its NIC."""
+    return _SLOT_EFFICIENCY

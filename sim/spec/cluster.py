@@ -34,7 +34,14 @@ class Cluster(CatalogSpec):
     )
     fabric: Fabric
     library: str = Field(
-        "nccl", description="collective library: gloo sends messages of segments, any other name is like NCCL"
+        "nccl",
+        description="collective library: gloo sends messages of segments; nccl and rccl have protocols where "
+        "the calibration knows them; any other name steps like NCCL",
+    )
+    transport: str = Field(
+        "verbs",
+        description="how hosts talk, a key of a calibration's links: verbs (InfiniBand, RoCE), efa, "
+        "slingshot, tcp, tcpx, tcpxo",
     )
     server_host: str | Host | None = Field(
         None,

@@ -12,7 +12,6 @@ from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.lowering.state.base import StateLowering, exchange_family
-from sim.models.collectives import choose
 
 
 class ReplicatedState(StateLowering):
@@ -52,7 +51,7 @@ class ReplicatedState(StateLowering):
     def _algorithm(cls, plan: Plan, size: float, expert: bool) -> str:
         if plan.strategy.collective != "auto":
             return plan.strategy.collective
-        return choose(cls.exchange, size, *plan.gradient_span(expert=expert))
+        return plan.choose(cls.exchange, size, plan.gradient_groups(expert=expert)[0])
 
     def exchange_bucket(self, stage: int, bucket: Bucket, step: int, after: Ends, name: str) -> Ends:
         """All-reduce one bucket among the data-parallel ranks of a stage."""

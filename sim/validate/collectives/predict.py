@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.lowering.collective_paths import collective_paths
-from sim.models.library import NAMES, PARAMETERS, Path, Problem, variants
+from sim.models.library import Path, Problem, parameters_of, variants
 from sim.spec.calibration import Calibration
 from sim.validate.collectives.rows import Case, Row, Setting
 
@@ -56,27 +56,15 @@ def scope_key(setting: Setting, system: str) -> str:
     return f"{setting_key(setting)}@{system}"
 
 
-def parameters_of(calibration: Calibration, setting: Setting, system: str = "") -> dict[str, float]:
+def setting_parameters(calibration: Calibration, setting: Setting, system: str = "") -> dict[str, float]:
     """Each parameter of the library model, from the most special place that has it.
 
     First ``library/<library-version-dtype-links>@<system>``, which exists only where that very system was
     calibrated; then the setting without the system; then ``link`` with the links in the host or the
     transport; then the default of that section; then the first guess.
     """
-    special = {
-        **calibration.library.get(setting_key(setting), {}),
-        **calibration.library.get(scope_key(setting, system), {}),
-    }
-    result = {}
-    for name in NAMES:
-        kind = setting.network_kind if PARAMETERS[name].part == "transport" else setting.interior
-        if name in special:
-            result[name] = special[name].value
-        elif calibration.has("link", kind, name):
-            result[name] = calibration.value("link", kind, name)
-        else:
-            result[name] = PARAMETERS[name].guess
-    return result
+    special = setting_key(setting), scope_key(setting, system)
+    return parameters_of(calibration, setting.interior, setting.network_kind, special)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +96,7 @@ def predict(rows: Sequence[Row], calibration: Calibration) -> Predicted:
     for (setting, system), numbers in by_scope.items():
         cases = [case for number in numbers if (case := rows[number].case) is not None]
         sizes = [rows[number].size_bytes for number in numbers]
-        found = variants(problem_of(cases, sizes), parameters_of(calibration, setting, system))
+        found = variants(problem_of(cases, sizes), setting_parameters(calibration, setting, system))
         best = found.best()
         width = error_width(calibration, scope_key(setting, system), np.array(sizes))
         time[numbers], low[numbers], high[numbers] = best, best * np.exp(-width), best * np.exp(width)
