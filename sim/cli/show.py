@@ -16,7 +16,10 @@ KINDS = ("workload", "cluster", "strategy", "device", "host", "calibration", "sw
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="Name in the catalogue, or a path to a YAML file.")],
+    name: Annotated[str, typer.Argument(help="Name in the catalogue, a YAML file, or `dimension`.")],
+    which: Annotated[
+        str, typer.Argument(help="With `dimension`: its id or name, e.g. D3.", show_default=False)
+    ] = "",
     kind: Annotated[str, typer.Option(help="Kind, where the same name exists in several.")] = "",
     num_hosts: Annotated[int | None, typer.Option(min=1, help="For a cluster: its number of hosts.")] = None,
     catalog: Annotated[
@@ -28,6 +31,12 @@ def command(
     from sim.catalog import Catalog, kind_of
     from sim.yamlio import dumps
 
+    if name in ("dimension", "dimensions"):
+        from sim.cli.show_dimension import show_dimension
+
+        return show_dimension(which, json=json)
+    if which:
+        raise InputError("NAME", "be one name", f"{name} {which}", hint="Example: show dimension D3.")
     found = Catalog(existing_folders(catalog or ()))
     chosen = kind_of(kind) if kind else _kind_of_name(found, name)
     spec = found.cluster(name, num_hosts=num_hosts) if chosen == "cluster" else found.get(chosen, name)

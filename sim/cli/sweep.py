@@ -110,7 +110,9 @@ def _report(
         files += sweep_report.write_figures(result, table, runs, folder)
     if json:
         rows = table if searched else sweep_report.meeting(result, table)
-        emit_json({**_summary(result), "rows": records(rows)})
+        effects = None if searched else sweep_report.effects_of(result, table)
+        extra = {} if effects is None else {"main_effects": records(effects)}
+        emit_json({**_summary(result), **extra, "rows": records(rows)})
     else:
         sweep_report.show(console(), result, table, runs, top, searched=searched)
     note(sweep_report.summary_line(result))

@@ -49,6 +49,7 @@ def show(
             part = ranked(group, objective, direction(objective))
             title = f"{workload} on {devices} device{'' if devices == 1 else 's'} of {cluster}"
             _ranking(screen, part, objective, top, title)
+        _effects(screen, effects_of(result, table))
     if runs is not None and len(runs):
         _measurements(screen, runs)
     _refusals(screen, result)
@@ -62,6 +63,36 @@ def meeting(result: SweepResult, table: pd.DataFrame) -> pd.DataFrame:
         return table
     condition = Where.parse(result.plan.where)
     return table[[condition.matches(row) for row in table.to_dict("records")]]
+
+
+def effects_of(result: SweepResult, table: pd.DataFrame) -> pd.DataFrame | None:
+    """Main effects of a comparison (``axes: taxonomy``) over the rows that meet its condition; else None."""
+    from sim.sweep.comparison import dimensions_of, main_effects
+
+    if not dimensions_of(table):
+        return None
+    return main_effects(meeting(result, table), result.plan.objective or DEFAULT_OBJECTIVE)
+
+
+def _effects(screen: Console, effects: pd.DataFrame | None) -> None:
+    if effects is None:
+        return
+    for (workload, cluster, devices), part in effects.groupby(list(_GROUP), sort=False, observed=True):
+        lines = []
+        for _, values in part.groupby("dimension", sort=False):
+            for row in values.sort_values("effect", ascending=False, kind="stable").to_dict("records"):
+                effect = f"{100 * row['effect']:+.1f} %"
+                lines.append(
+                    [row["dimension"], row["value"], str(row["points"]), effect, number(row["best"])]
+                )
+        columns = [
+            ("dimension", "left"), ("value", "left"), ("points", "right"),
+            ("effect", "right"), ("best", "right"),
+        ]  # fmt: skip
+        title = f"what each value costs or gains: {workload} on {devices} devices of {cluster}"
+        screen.print(grid(columns, lines, title=title))
+        explained = percent(float(part["r_squared"].iloc[0]), 0)
+        screen.print(f"  effects that add up explain {explained} of the variance of the logarithm\n")
 
 
 def _ranking(
@@ -185,6 +216,9 @@ def write_figures(
             beside = None if runs is None else _measured_points(runs)
             written.append(plot.scaling(ok, measured=beside).save(folder / "scaling.png"))
         written.append(plot.breakdown(_spread(ok)).save(folder / "breakdown.png"))
+        effects = effects_of(result, table)
+        if effects is not None:
+            written.append(plot.main_effects(effects).save(folder / "main_effects.png"))
         written += _timeline(result, ok, folder)
     except OSError as error:
         raise InputError("--out", f"be writable ({(error.strerror or str(error)).lower()})", folder) from None

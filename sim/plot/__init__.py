@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from sim.plot.effects import main_effects
 from sim.plot.results import breakdown, memory, timeline
 from sim.plot.style import Chart
 from sim.plot.tables import pareto, pareto_front, scaling
 
-__all__ = ["Chart", "breakdown", "memory", "pareto", "pareto_front", "scaling", "timeline"]
+__all__ = ["Chart", "breakdown", "main_effects", "memory", "pareto", "pareto_front", "scaling", "timeline"]

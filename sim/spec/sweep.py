@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from sim.spec.base import CatalogSpec, Spec, refuse
 from sim.units import nearest
@@ -27,6 +27,8 @@ ROOTS = (
 
 def _check(field: str, value: Any) -> Any:
     """Refuse dotted fields that start with no part of a scenario, and axes without values."""
+    if value == "taxonomy":
+        return value
     if field == "set":
         _check_fields(value)
     elif field == "points":
@@ -88,7 +90,12 @@ class Sweep(CatalogSpec):
     strategy: str | dict[str, Any] = Field({}, description="preset name, or the strategy's fields")
     calibration: tuple[str, ...] = ()
     set: dict[str, Any] = Field({}, description="dotted field -> value, for all points")
-    axes: dict[str, list[Any]] = Field({}, description="dotted field -> values, crossed with every grid")
+    axes: Literal["taxonomy"] | dict[str, list[Any]] = Field(
+        {}, description="dotted field -> values, crossed with every grid; `taxonomy`: the dimensions"
+    )
+    dimensions: dict[str, list[str]] = Field(
+        {}, description="with `axes: taxonomy`: dimension -> values, e.g. synchronization: [bsp, ssp(3)]"
+    )
     points: tuple[dict[str, Any], ...] = ()
     grids: tuple[Grid, ...] = Field((), description="sub-sweeps with axes of their own")
     where: str | None = Field(None, description="condition on result columns, e.g. peak_memory_bytes<80GB")
@@ -99,6 +106,12 @@ class Sweep(CatalogSpec):
     @classmethod
     def _known_roots(cls, value: Any, info: ValidationInfo) -> Any:
         return _check(str(info.field_name), value)
+
+    @model_validator(mode="after")
+    def _dimensions_with_taxonomy(self) -> Self:
+        if self.dimensions and self.axes != "taxonomy":
+            refuse("be given with `axes: taxonomy` only", field="dimensions")
+        return self
 
     def base(self) -> dict[str, Any]:
         """Fields that every point starts from."""
@@ -113,7 +126,11 @@ class Sweep(CatalogSpec):
         return _union(point, {"seed": self.seed}, self.set)
 
     def expand(self) -> list[dict[str, Any]]:
-        """All distinct points as flat mappings of dotted field -> value, in a fixed order."""
+        """All distinct points as flat mappings of dotted field -> value, in a fixed order.
+
+        ``axes: taxonomy`` must have been replaced by what the taxonomy says it means.
+        """
+        assert self.axes != "taxonomy"
         outer = Grid(axes=self.axes, points=self.points).expand()
         inner = [point for grid in self.grids for point in grid.expand()] or [{}]
         merged = (_union(self.base(), first, second) for first in outer for second in inner)

@@ -14,6 +14,7 @@ from typing import Any
 from sim.errors import ClusterloomError, InputError
 from sim.spec import Scenario, Strategy, Sweep
 from sim.sweep.columns import BY_NAME
+from sim.sweep.comparison import taxonomy_axes, with_labels
 from sim.sweep.context import Context, canonical
 from sim.sweep.evaluate import failure
 from sim.sweep.label import describe
@@ -88,9 +89,10 @@ def plan_sweep(
         ``simulate`` and ``optimist`` of the Context.
     """
     fixed = {canonical(name): value for name, value in (overrides or {}).items()}
-    points = [{**point, **fixed} for point in sweep.expand()]
+    written, chosen = taxonomy_axes(sweep) if sweep.axes == "taxonomy" else (sweep, {})
+    points = [{**point, **fixed} for point in written.expand()]
     context = Context(folders=folders, **options)
-    plan = build_plan(sweep.name, context, points, where=where or sweep.where or "")
+    plan = with_labels(build_plan(sweep.name, context, points, where=where or sweep.where or ""), chosen)
     wanted = objective or sweep.objective or ""
     if wanted and wanted not in plan.columns:
         close = difflib.get_close_matches(wanted, plan.columns, 1, 0.4)

@@ -80,13 +80,17 @@ class SweepResult:
         return sum(count for status, count in self.counts.items() if status in BAD_STATUS)
 
     def refusals(self) -> dict[str, list[str]]:
-        """Reason -> the points it stopped, for invalid and infeasible ones."""
+        """Reason -> the points it stopped, for invalid, infeasible and failed ones.
+
+        Points that one rule refuses differ in what they got: they count together, under the first's message.
+        """
         reasons: dict[str, list[str]] = {}
+        first: dict[str, str] = {}
         for point, result in zip(self.plan.points, self.results, strict=True):
             if result is not None and result.get("status") in ("invalid", "infeasible", "failed"):
-                reasons.setdefault(str(result.get("message")), []).append(
-                    str(point.parameters.get("strategy"))
-                )
+                message = str(result.get("message"))
+                reason = first.setdefault(str(result.get("rule") or message), message)
+                reasons.setdefault(reason, []).append(str(point.parameters.get("strategy")))
         return reasons
 
 

@@ -125,6 +125,9 @@ def test_version_and_no_arguments(cli):
         (["run", "gpt3-175b", "dgx-a100", "--set", "strategy.dp=1"], 3, "missing"),
         (["show", "resnet5"], 2, "Try resnet50."),
         (["list", "devises"], 2, "Try devices."),
+        (["show", "dimension"], 2, "D3 (synchronization)"),
+        (["show", "dimension", "syncronization"], 2, "synchronization"),
+        (["show", "resnet50", "bert"], 2, "one name"),
         (["sweep", "demoo"], 2, "Try demo."),
         (["sweep", "demo", "--engine", "spark"], 2, "local, dask, ray"),
         (["sweep", "demo", "--where", "mfuu<3"], 2, "mfu"),
@@ -211,6 +214,16 @@ def test_show(cli):
     assert cluster.json["derived"]["num_devices"] == 16
     assert "--kind" in cluster.err
     assert "Ho et al." in cli("show", "ps_ssp").out
+
+
+def test_dimensions_are_listed_and_explained(cli):
+    listed = json.loads(cli("list", "dimensions", "--json").out)["dimensions"]
+    for each in listed:
+        shown = json.loads(cli("show", "dimension", each["id"], "--json").out)
+        assert [value["name"] for value in shown["values"]] == each["values"]
+    text = cli("show", "dimension", "D3").out
+    assert "strategy.synchronization=ssp strategy.staleness=..." in text
+    assert "a collective is a barrier" in text
 
 
 def test_run_json_has_the_promised_fields_and_adds_up(cli):
