@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sim.spec import Sweep
 from sim.taxonomy.select import Choice, choices
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from sim.sweep.plan import Plan
 
+FloatArray = npt.NDArray[np.float64]
 PREFIX = "dimension."
 _GROUP = ("workload", "cluster", "num_devices")
 
@@ -72,10 +74,11 @@ def main_effects(table: pd.DataFrame, objective: str = "samples_per_s") -> pd.Da
 
     names = dimensions_of(table)
     ok = table[(table["status"] == "ok") & (table[objective] > 0)]
-    parts = [
-        _effects(group, names, objective).assign(**dict(zip(_GROUP, key, strict=True)))
-        for key, group in ok.groupby(list(_GROUP), sort=False, observed=True)
-    ]
+    parts = []
+    for key, group in ok.groupby(list(_GROUP), sort=False, observed=True):
+        part = _effects(group, names, objective)
+        part[list(_GROUP)] = list(key)
+        parts.append(part)
     columns = [*_GROUP, "dimension", "value", "points", "effect", "best", "r_squared"]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
@@ -90,7 +93,7 @@ def _effects(rows: pd.DataFrame, names: Sequence[str], objective: str) -> pd.Dat
         for value in dict.fromkeys(column):
             blocks.append((column == value).to_numpy(float))
             values.append((name, str(value)))
-    design = np.column_stack([np.ones(len(rows)), *blocks])
+    design: FloatArray = np.column_stack([np.ones(len(rows)), *blocks]).astype(np.float64)
     # The minimum-norm solution; the shift below makes the effects of each dimension add up to zero.
     solution = np.linalg.lstsq(design, logs, rcond=None)[0]
     residual = logs - design @ solution
