@@ -77,7 +77,8 @@ def main_effects(table: pd.DataFrame, objective: str = "samples_per_s") -> pd.Da
     parts = []
     for key, group in ok.groupby(list(_GROUP), sort=False, observed=True):
         part = _effects(group, names, objective)
-        part[list(_GROUP)] = list(key)
+        for name, value in zip(_GROUP, key, strict=True):
+            part[name] = [value] * len(part)
         parts.append(part)
     columns = [*_GROUP, "dimension", "value", "points", "effect", "best", "r_squared"]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
