@@ -78,7 +78,7 @@ def main_effects(table: pd.DataFrame, objective: str = "samples_per_s") -> pd.Da
     for key, group in ok.groupby(list(_GROUP), sort=False, observed=True):
         part = _effects(group, names, objective)
         for name, value in zip(_GROUP, key, strict=True):
-            part[name] = [value] * len(part)
+            part[name] = pd.Series([value] * len(part), index=part.index)
         parts.append(part)
     columns = [*_GROUP, "dimension", "value", "points", "effect", "best", "r_squared"]
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
