@@ -7,6 +7,7 @@ import numpy as np
 from sim.engine.bounds import cycle_bound, rate_bound
 from sim.engine.plan import idle_durations
 from sim.graph.execution import ExecutionGraph, FloatArray
+from sim.spec.strategy import BARRIER_FREE
 
 
 def step_bound(graph: ExecutionGraph, *, tight: bool = False) -> float:
@@ -24,10 +25,10 @@ def step_bound(graph: ExecutionGraph, *, tight: bool = False) -> float:
     Without jitter. Workers that are not synchronised each have a rate of their own, and work that may be
     skipped bounds nothing.
     """
-    if (graph.skip_counter >= 0).any():
+    if (graph.skip_counter >= 0).any() or graph.skip_ticket is not None:
         return 0.0
-    if graph.metadata.get("synchronization") == "asp":
-        return _unsynchronised(graph)
+    if graph.metadata.get("synchronization") in BARRIER_FREE - {"ssp"}:
+        return _unsynchronised(graph) / graph.steps_per_iteration
     bound = max(rate_bound(graph), cycle_bound(graph)) if tight else rate_bound(graph)
     return bound / graph.steps_per_iteration
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from sim.analysis.intervals import by_precedence, clip_to_segments, occupancy
 from sim.engine.record import RunRecord
 from sim.graph.execution import Cause, ExecutionGraph, TaskKind
+from sim.spec.strategy import BARRIER_FREE
 from sim.timeline import Timeline
 
 IntArray = npt.NDArray[np.int64]
@@ -26,9 +27,6 @@ OPTIMIZER, COMPUTE, DATA, COMM, WAIT = range(5)
 NUM_LEVELS = 5
 _BUSY_BITS = (1 << OPTIMIZER) | (1 << COMPUTE)
 _HIDING_BITS = _BUSY_BITS | (1 << DATA)
-
-#: Synchronisation rules under which workers have no common step.
-ASYNCHRONOUS = ("asp", "ssp")
 
 
 @dataclass(frozen=True)
@@ -277,10 +275,10 @@ def breakdown(graph: ExecutionGraph, run: RunRecord, timeline: Timeline) -> Brea
     Parameters
     ----------
     graph, run : ExecutionGraph, RunRecord
-        What was played. ``graph.metadata["synchronization"]`` decides (``asp`` and ``ssp``: asynchronous).
+        What was played. ``graph.metadata["synchronization"]`` decides.
     timeline : Timeline
         Rows that overlap the averaging window.
     """
-    if graph.metadata.get("synchronization") in ASYNCHRONOUS:
+    if graph.metadata.get("synchronization") in BARRIER_FREE:
         return asynchronous_breakdown(graph, run, timeline)
     return synchronous_breakdown(graph, run, timeline)

@@ -17,6 +17,7 @@ from sim.engine.record import RunRecord
 from sim.errors import InvalidStrategyError
 from sim.graph.execution import ExecutionGraph
 from sim.spec import Scenario
+from sim.spec.strategy import BARRIER_FREE
 
 if TYPE_CHECKING:
     from sim.lowering.plan import Plan
@@ -160,7 +161,7 @@ def fill_run(result: Result, graph: ExecutionGraph, run: RunRecord) -> None:
     result.bottlenecks = bottlenecks(link_table(graph, run, steps))
     result.collectives = list(data) if isinstance(data := graph.metadata.get("collectives"), list) else []
     result.task_seconds = task_seconds_by_cause(timeline, steps)
-    found = staleness(graph, run) if graph.metadata.get("synchronization") in ("asp", "ssp") else None
+    found = staleness(graph, run) if graph.metadata.get("synchronization") in BARRIER_FREE else None
     result.staleness = found.to_dict() if found is not None else None
     fill_rates(result, graph, parts)
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from sim.analysis.timeline_from_run import Instances
 from sim.engine.record import RunRecord
 from sim.graph.execution import Cause, ExecutionGraph, TaskKind
+from sim.spec.strategy import BARRIER_FREE
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -110,14 +111,20 @@ def update_weights(graph: ExecutionGraph, pulls: dict[int, list[tuple[int, int]]
     Without a common step, the update of a class of q equal workers stands for q; a synchronous update
     applies all its gradients together.
     """
-    weights = np.ones(graph.num_tasks)
-    if graph.metadata.get("synchronization") not in ("asp", "ssp"):
+    weights = np.full(graph.num_tasks, 1.0 / gradients_per_update(graph))
+    if graph.metadata.get("synchronization") not in BARRIER_FREE:
         return weights
     for update, found in pulls.items():
         workers = {int(graph.device[task]) for task, _ in found if graph.device[task] >= 0}
         if len(workers) == 1:
-            weights[update] = float(graph.devices.multiplicity[workers.pop()])
+            weights[update] *= float(graph.devices.multiplicity[workers.pop()])
     return weights
+
+
+def gradients_per_update(graph: ExecutionGraph) -> float:
+    """Gradients that are applied together, each by a task of its own (soft synchronisation)."""
+    found = graph.metadata.get("gradients_per_update", 1)
+    return float(found) if isinstance(found, int | float) else 1.0
 
 
 def _models(graph: ExecutionGraph) -> IntArray:
@@ -161,7 +168,10 @@ def updates_between(
             snapshot = _snapshots(instances, pulls[update], run.iteration[rows[mine]])
             since = cumulative[mine] - cumulative[np.searchsorted(end, snapshot, "right")]
             own_since = weight_of[update] * (chosen - np.searchsorted(end[own], snapshot, "right"))
-            stale.append(np.maximum(since - own_since, 0.0) + weight_of[update] - 1)
+            if gradients_per_update(graph) > 1:  # only full batches count
+                stale.append(np.floor(np.maximum(since - own_since, 0.0) + 1e-9))
+            else:
+                stale.append(np.maximum(since - own_since, 0.0) + weight_of[update] - 1)
             weights.append(weight[mine])
     if not stale:
         return np.zeros(0), np.zeros(0)

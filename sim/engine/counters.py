@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 from itertools import pairwise
+from math import ceil
+
+import numpy as np
 
 from sim.engine.plan import Plan
 from sim.graph.execution import ExecutionGraph
@@ -23,9 +26,10 @@ class Counters:
         self._adds: dict[int, list[tuple[int, float]]] = {
             task: adds[a:b] for task, a, b in _rows(graph.adds.offsets.tolist())
         }
-        columns = (graph.waits.index, graph.wait_value, graph.wait_slope, graph.wait_distance)
+        ticket = graph.wait_ticket if graph.wait_ticket is not None else np.full(len(graph.wait_value), -1)
+        columns = (graph.waits.index, graph.wait_value, graph.wait_slope, graph.wait_distance, ticket)
         waits = list(zip(*(column.tolist() for column in columns), strict=True))
-        self._waits: dict[int, list[tuple[int, float, float, int]]] = {
+        self._waits: dict[int, list[tuple[int, float, float, int, int]]] = {
             task: waits[a:b] for task, a, b in _rows(graph.waits.offsets.tolist())
         }
         self._reach = int(graph.wait_distance.max()) if len(graph.wait_distance) else 0
@@ -33,14 +37,21 @@ class Counters:
         # Key: (counter, iteration) of a per-iteration counter, (counter, -1) of a cumulative one.
         self.value: dict[tuple[int, int], float] = {}
         self.waiting: dict[tuple[int, int], list[tuple[float, int, int]]] = {}
+        # The value that the add of an instance left behind, for tasks whose place in a batch others ask for,
+        # and the growth per iteration of the counter they add to.
+        self.tickets: dict[int, float] = {}
+        self._ticket_slope = _ticket_slopes(graph)
 
     def threshold(self, task: int, iteration: int) -> tuple[tuple[int, int], float] | None:
         """First (counter key, value) that holds the task back, or None."""
-        for counter, value, slope, distance in self._waits.get(task, ()):
+        for counter, value, slope, distance, ticket in self._waits.get(task, ()):
             if self._per_iteration[counter]:
                 if iteration < distance:
                     continue
                 key = (counter, iteration - distance)
+            elif ticket >= 0:
+                place = self.tickets[iteration * self._stride + ticket]
+                key, value = (counter, -1), batch_end(place, value)
             else:
                 key, value = (counter, -1), value + slope * iteration
             if self.value.get(key, 0.0) < value - _ROUNDING * max(1.0, abs(value)):
@@ -64,6 +75,8 @@ class Counters:
         for counter, amount in self._adds.get(task, ()):
             key = (counter, iteration if self._per_iteration[counter] else -1)
             value = self.value[key] = self.value.get(key, 0.0) + amount
+            if task in self._ticket_slope:
+                self.tickets[instance] = value
             queue = self.waiting.get(key)
             while queue and queue[0][0] <= value + _ROUNDING * max(1.0, abs(value)):
                 woken.append(heappop(queue)[2])
@@ -94,9 +107,32 @@ class Counters:
                     found.append(((counter, -(10**9) - index), value - slope * iteration))
         return sorted(found)
 
+    def tickets_relative(self, iteration: int, oldest: int, shift: int) -> list[tuple[int, float]]:
+        """Tickets that unfinished iterations may still ask for, relative to ``iteration``."""
+        first = oldest * self._stride
+        self.tickets = {i: place for i, place in self.tickets.items() if i >= first}
+        return sorted(
+            (i - shift, place - self._ticket_slope[i % self._stride] * iteration)
+            for i, place in self.tickets.items()
+        )
+
     def reading(self, counter: int, iteration: int) -> float:
         """Value of a counter as seen from ``iteration``."""
         return self.value.get((counter, iteration if self._per_iteration[counter] else -1), 0.0)
+
+
+def batch_end(place: float, size: float) -> float:
+    """Counter value at which the batch that holds ``place`` is full."""
+    return ceil(place / size - _ROUNDING) * size
+
+
+def _ticket_slopes(graph: ExecutionGraph) -> dict[int, float]:
+    """Tasks that draw a ticket -> growth per iteration of the counter it comes from."""
+    if graph.wait_ticket is None:
+        return {}
+    drawn = graph.wait_ticket >= 0
+    pairs = zip(graph.wait_ticket[drawn].tolist(), graph.wait_slope[drawn].tolist(), strict=True)
+    return dict(pairs)
 
 
 def _slopes(graph: ExecutionGraph) -> dict[int, list[float]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from simpy.core import Environment
 from simpy.events import Event
 
-from sim.engine.counters import Counters
+from sim.engine.counters import Counters, batch_end
 from sim.engine.coupling import Coupling
 from sim.engine.deadlock import Stuck, explain
 from sim.engine.events import Completion
@@ -303,6 +303,10 @@ class Player:
                     " which has not started"
                 )
             return other in self.skipped
+        if graph.skip_ticket is not None and graph.skip_ticket[node] >= 0:
+            place = self.counters.tickets[i - node + int(graph.skip_ticket[node])]
+            size = float(graph.skip_value[node])
+            return batch_end(place, size) - place > 0.5
         counter = int(graph.skip_counter[node])
         return (
             counter >= 0 and self.counters.reading(counter, iteration) >= float(graph.skip_value[node]) - 1e-9

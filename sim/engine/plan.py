@@ -372,6 +372,8 @@ class Plan:
         gated = np.diff(graph.waits.offsets) > 0
         gated |= graph.skip_counter >= 0
         gated |= graph.skip_leader >= 0
+        if graph.skip_ticket is not None:
+            gated |= graph.skip_ticket >= 0
         shared = self._on_shared_streams()
         tracked = self.coupled & (graph.kind == TaskKind.TRANSFER) & ~self.is_activity
         code = np.where(self.timed & ~self.is_activity, self.idle, HELD)

@@ -129,8 +129,10 @@ def fingerprint(player: Player, iteration: int, now: float) -> tuple[object, Flo
         parts.append(tuple(sorted((i - shift, d) for i, d in player.coupling.state())))
     readings = player.counters.relative(iteration + 1, first)
     parts.append(tuple(key for key, _ in readings))
+    tickets = player.counters.tickets_relative(iteration + 1, first, shift)
+    parts.append(tuple(i for i, _ in tickets))
     times = np.array([t for _, t in running] + [t for _, t in queued])
-    fractions = np.array([f for _, f in flowing] + [value for _, value in readings])
+    fractions = np.array([f for _, f in flowing] + [value for _, value in [*readings, *tickets]])
     return tuple(parts), times, fractions
 
 

@@ -81,7 +81,8 @@ class GraphBuilder:
         self._edges: list[tuple[int, int, int]] = []
         self._edge_arrays: list[IntArray] = []
         self._adds: list[tuple[int, int, float]] = []
-        self._waits: list[tuple[int, int, float, float, int]] = []
+        self._waits: list[tuple[int, int, float, float, int, int]] = []
+        self._skip_tickets: dict[int, int] = {}
 
     # -- tables -----------------------------------------------------------------------------------
 
@@ -210,7 +211,30 @@ class GraphBuilder:
 
     def wait(self, task: int, counter: int, value: float, *, slope: float = 0.0, distance: int = 0) -> None:
         """``task`` waits until ``counter`` reaches ``value`` (plus ``slope`` per iteration if cumulative)."""
-        self._waits.append((task, counter, value, slope, distance))
+        self._waits.append((task, counter, value, slope, distance, -1))
+
+    def wait_batch(self, task: int, counter: int, size: float, *, ticket: int, slope: float) -> None:
+        """``task`` waits until a cumulative counter has reached the end of the batch that ``ticket`` is in.
+
+        Parameters
+        ----------
+        task, counter : int
+        size : float
+            Amounts that make a batch.
+        ticket : int
+            Task of the same iteration, finished before; the value its add left behind says which batch.
+        slope : float
+            Amounts per iteration, all tasks together.
+        """
+        self._waits.append((task, counter, size, slope, 0, ticket))
+
+    def skip_unless_last(self, task: int, size: float, *, ticket: int) -> None:
+        """``task`` is skipped unless the ticket of task ``ticket`` ends a batch of ``size``."""
+        row = list(self._rows[self._row_of[task]])
+        row[list(_COLUMNS).index("skip_value")] = size
+        self._row_of[task] = len(self._rows)
+        self._rows.append(tuple(row))
+        self._skip_tickets[task] = ticket
 
     # -- repeating --------------------------------------------------------------------------------
 
@@ -267,6 +291,10 @@ class GraphBuilder:
         edges = edges[:, np.argsort(edges[0], kind="stable")]
         leaders = np.full(count, -1, np.int64)
         leaders[list(self._skip_leaders)] = list(self._skip_leaders.values())
+        tickets = None
+        if self._skip_tickets:
+            tickets = np.full(count, -1, np.int64)
+            tickets[list(self._skip_tickets)] = list(self._skip_tickets.values())
         load_rows, stream_sets = column.pop("loads"), column.pop("streams")
         links, positions = _expand([links for links, _ in self._load_rows], load_rows)
         coefficients = np.concatenate([c for _, c in self._load_rows])[positions]
@@ -275,6 +303,7 @@ class GraphBuilder:
             **column,
             micro_batch=np.array(self._micro_batches, np.int64),
             skip_leader=leaders,
+            skip_ticket=tickets,
             predecessors=_ragged(count, edges[0], edges[1]),
             predecessor_distance=edges[2],
             streams=streams,
@@ -296,6 +325,7 @@ class GraphBuilder:
             "wait_value": np.array([w[2] for w in waits], float),
             "wait_slope": np.array([w[3] for w in waits], float),
             "wait_distance": _ints(waits, 4),
+            "wait_ticket": _ints(waits, 5) if any(w[5] >= 0 for w in waits) else None,
             "counters": CounterTable(
                 tuple(c[0] for c in self._counters), np.array([c[1] for c in self._counters], bool)
             ),

@@ -104,6 +104,8 @@ def _joined_to(
     n, (source, target, distance) = graph.num_tasks, edges
     incoming, outgoing = np.bincount(target, minlength=n), np.bincount(source, minlength=n)
     plain = fusible & (graph.skip_counter < 0) & (graph.skip_leader < 0)
+    if graph.skip_ticket is not None:
+        plain &= graph.skip_ticket < 0
     plain[graph.skip_leader[graph.skip_leader >= 0]] = False
     table = graph.stream_table
     arbitrated = (table.discipline != Discipline.PROGRAM) | (table.width != 1)
@@ -133,6 +135,7 @@ def _contracted(
     add_rows = node[graph.adds.rows()]
     add_order = np.argsort(add_rows, kind="stable")
     leader = graph.skip_leader[heads]
+    tickets = _tickets(graph, heads, node)
     return replace(
         graph,
         **columns,
@@ -149,7 +152,20 @@ def _contracted(
         wait_slope=graph.wait_slope[_rows(graph.waits, heads)[1]],
         wait_distance=graph.wait_distance[_rows(graph.waits, heads)[1]],
         skip_leader=np.where(leader >= 0, node[np.maximum(leader, 0)], -1),
+        **tickets,
     )
+
+
+def _tickets(graph: ExecutionGraph, heads: IntArray, node: IntArray) -> dict[str, Any]:
+    """The columns that name the task whose ticket decides, in terms of nodes."""
+    found: dict[str, Any] = {}
+    if graph.skip_ticket is not None:
+        mine = graph.skip_ticket[heads]
+        found["skip_ticket"] = np.where(mine >= 0, node[np.maximum(mine, 0)], -1)
+    if graph.wait_ticket is not None:
+        mine = graph.wait_ticket[_rows(graph.waits, heads)[1]]
+        found["wait_ticket"] = np.where(mine >= 0, node[np.maximum(mine, 0)], -1)
+    return found
 
 
 def _head_columns(graph: ExecutionGraph, heads: IntArray) -> dict[str, Any]:

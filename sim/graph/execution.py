@@ -181,6 +181,10 @@ class ExecutionGraph:
     compute_speed_under_communication: float = 1.0
     communication_speed_under_compute: float = 1.0
     metadata: dict[str, object] = field(default_factory=dict)
+    # Batches of whoever comes first: the ticket of a task is the value its add left in a cumulative counter.
+    wait_ticket: IntArray | None = None  # per wait: task whose ticket's batch of `wait_value` must be full
+    skip_ticket: IntArray | None = None  # per task: skipped unless that task's ticket ends a batch of
+    # `skip_value` (-1: none)
 
     @property
     def num_tasks(self) -> int:

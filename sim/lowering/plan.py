@@ -217,7 +217,7 @@ class Plan(Traffic):
             sequence_parallel=self.strategy.sequence_parallel,
             ep=self.strategy.ep,
             calibration=self.calibration,
-            slowest_of=self.layout.num_ranks if self.strategy.synchronization == "bsp" else 1,
+            slowest_of=self.layout.num_ranks if self.strategy.synchronization in ("bsp", "delayed") else 1,
         )
 
     def fold(self) -> None:
@@ -225,7 +225,7 @@ class Plan(Traffic):
         self.classify(self._endpoint_keys(), fold=self._may_fold())
 
     def _may_fold(self) -> bool:
-        symmetric = self.strategy.synchronization in ("bsp", "local")
+        symmetric = self.strategy.synchronization in ("bsp", "local", "delayed")
         deterministic = self.scenario.perturbation.jitter == 0 and self.cluster.fabric.link_service == "fair"
         return self.scenario.fold and symmetric and deterministic
 

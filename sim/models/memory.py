@@ -21,6 +21,9 @@ from sim.spec.strategy import Strategy
 from sim.spec.workload import DTYPE_BYTES, OPTIMIZER_STATES, Workload
 
 COMPONENTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "reserved")
+CENTRE_BYTES = {"elastic_average": 4.0, "sma": 8.0, "outer_optimizer": 8.0, "push_sum": 4.0}
+"""fp32 bytes per parameter that a replica keeps beside its model: centre, momentum of the centre, or the
+model divided by its weight (Zhang et al. 2015; Koliousis et al. 2019; Douillard et al. 2023; Assran 2019)."""
 LOGIT_BYTES = 4.0
 """The loss is computed on fp32 logits; the compute-type logits (later their gradient) lie beside them."""
 
@@ -162,11 +165,12 @@ def _states(
     mixed = element < 4
     level = {"zero1": 1, "zero2": 2, "zero3": 3}.get(strategy.state, 0)
     state = 4.0 * (OPTIMIZER_STATES[workload.optimizer] + mixed) + 4.0 * (gradient_copy and mixed)
-    if strategy.state.startswith("ps_"):
+    if strategy.has_servers and not strategy.updates_locally:
         state = 0.0  # the servers hold it
+    state += CENTRE_BYTES.get(strategy.update_semantics, 0.0)
     return {
         "weights": parameters * element / (dp if level >= 3 else 1),
-        "gradients": parameters * element / (dp if level >= 2 else 1),
+        "gradients": parameters * element * (1 + strategy.delay) / (dp if level >= 2 else 1),
         "optimizer": parameters * state / (dp if level >= 1 else 1),
     }
 

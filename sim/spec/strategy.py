@@ -8,7 +8,30 @@ from pydantic import Field
 
 from sim.spec.base import Bytes, Spec
 
-Synchronization = Literal["bsp", "ssp", "asp", "backup", "local"]
+Synchronization = Literal[
+    "bsp",
+    "ssp",
+    "asp",
+    "backup",
+    "local",
+    "soft_sync",
+    "delayed",
+    "partial_allreduce",
+    "group_hybrid",
+]
+UpdateSemantics = Literal[
+    "gradient_sum",
+    "model_average",
+    "elastic_average",
+    "sma",
+    "gossip_average",
+    "push_sum",
+    "outer_optimizer",
+]
+LogicalTopology = Literal["auto", "star", "sharded_star", "tree", "full_mesh", "graph"]
+PeerGraph = Literal["fixed", "random", "exponential"]
+BARRIER_FREE = frozenset({"ssp", "asp", "soft_sync", "partial_allreduce", "group_hybrid"})
+"""Synchronisation rules under which workers have no common step."""
 StatePlacement = Literal["replicated", "zero1", "zero2", "zero3", "ps_dedicated", "ps_colocated"]
 CollectiveAlgorithm = Literal[
     "auto", "ring", "tree", "halving_doubling", "recursive_doubling", "hierarchical", "torus2d", "direct"
@@ -65,7 +88,46 @@ class Strategy(Spec):
     synchronization: Synchronization = Field("bsp", description="synchronisation rule (D3)")
     staleness: int = Field(0, ge=0, description="SSP bound s: clocks a worker may be ahead of the slowest")
     backup_workers: int = Field(0, ge=0, description="late gradients dropped per step under `backup`")
-    local_steps: int = Field(1, ge=1, description="local SGD: steps between two averagings (tau)")
+    local_steps: int = Field(
+        1, ge=1, description="steps between two exchanges (tau) of local SGD, elastic averaging or Downpour"
+    )
+    synchronous_steps: int = Field(
+        0,
+        ge=0,
+        description="post-local SGD: bsp steps per period beside local_steps, in their share of the run",
+    )
+    gradients_per_update: int = Field(1, ge=1, description="soft_sync: gradients c that make an update")
+    delay: int = Field(0, ge=0, description="delayed: steps d that a gradient is applied late")
+    reads: Literal["lazy", "eager"] = Field(
+        "lazy",
+        description="ssp: parameters pulled when the clock allows (lazy) or once updated (eager, ESSP)",
+    )
+    group_size: int | None = Field(
+        None,
+        ge=1,
+        description="replicas of a partial all-reduce, of a hybrid's group, or under an aggregator of a tree;"
+        " those of a host if absent",
+    )
+    update: UpdateSemantics | None = Field(
+        None, description="what an exchange carries (D4); models for local SGD and graphs, else gradients"
+    )
+    topology: LogicalTopology = Field(
+        "auto", description="who talks to whom (D5); auto: as the state implies"
+    )
+    graph: PeerGraph = Field("fixed", description="peers of topology `graph`: neighbours, drawn, or 2^k away")
+    graph_degree: int = Field(2, ge=1, description="peers that a replica sends to in an exchange")
+    push_probability: float = Field(
+        1.0, gt=0, le=1, description="chance that a replica of a random graph starts an exchange in a step"
+    )
+    fragments: int = Field(
+        1, ge=1, description="parts of the model, exchanged in turn (Ako, streaming DiLoCo)"
+    )
+    exchange_overlap: int = Field(
+        0, ge=0, description="local SGD: steps computed while an exchange goes on (streaming DiLoCo's tau)"
+    )
+    exchange_bits: Literal[4, 8, 16, 32] | None = Field(
+        None, description="bits per element of exchanged models; those of a parameter if absent"
+    )
     collective: CollectiveAlgorithm = Field("auto", description="gradient collective algorithm (D6)")
     chunks: int = Field(1, ge=1, description="chunks a hierarchical collective is pipelined in")
     compression: Compression = Field("none", description="wire format of gradients (D7)")
@@ -78,3 +140,27 @@ class Strategy(Spec):
         None, gt=0, description="capacity of the first bucket; 1 MiB when bucket_size is left at its default"
     )
     prefetch: int = Field(1, ge=0, description="ZeRO-3: layers whose parameters are gathered ahead")
+
+    @property
+    def update_semantics(self) -> UpdateSemantics:
+        """What an exchange carries (D4), derived where ``update`` leaves it open."""
+        if self.update is not None:
+            return self.update
+        if self.topology == "graph":
+            return "gossip_average"
+        return "model_average" if self.synchronization == "local" else "gradient_sum"
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether replicas exchange with peers of a logical graph, without collective or server."""
+        return self.topology in ("graph", "full_mesh")
+
+    @property
+    def has_servers(self) -> bool:
+        """Whether parameters live on servers."""
+        return self.state.startswith("ps_")
+
+    @property
+    def updates_locally(self) -> bool:
+        """Whether every replica runs an optimiser of its own."""
+        return not self.has_servers or self.local_steps > 1 or self.update_semantics != "gradient_sum"

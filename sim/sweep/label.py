@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from sim.spec import Strategy
 
+_PARAMETER = {
+    "soft_sync": "gradients_per_update",
+    "delayed": "delay",
+    "partial_allreduce": "group_size",
+    "group_hybrid": "group_size",
+}
 _STATE = {"zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
 
 
@@ -30,8 +36,12 @@ def _locus(strategy: Strategy) -> str:
         return f"PS co-located x{strategy.num_servers}" if strategy.num_servers else "PS co-located"
     if strategy.state in _STATE:
         return _STATE[strategy.state] + collective
+    if strategy.has_peers:
+        kind = "" if strategy.topology == "full_mesh" else f" {strategy.graph} graph"
+        return f"{strategy.update_semantics.replace('_', '-')}{kind or ' full mesh'}"
     if strategy.synchronization == "local":
-        return "local SGD" + collective
+        name = "local SGD" if strategy.update_semantics == "model_average" else strategy.update_semantics
+        return name.replace("_", "-") + collective
     return "all-reduce" + collective
 
 
@@ -58,4 +68,6 @@ def _rule(strategy: Strategy) -> list[str]:
         return [f"backup({strategy.backup_workers})"]
     if rule == "local":
         return [f"tau {strategy.local_steps}"]
+    if rule in _PARAMETER:
+        return [f"{rule.replace('_', '-')}({getattr(strategy, _PARAMETER[rule])})"]
     return ["asp"] if rule == "asp" else (["bsp"] if strategy.state.startswith("ps_") else [])

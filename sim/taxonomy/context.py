@@ -15,7 +15,6 @@ from sim.spec.workload import Workload
 
 PARAMETER_SERVER_STATES = frozenset({"ps_dedicated", "ps_colocated"})
 SHARDED_STATES = frozenset({"zero1", "zero2", "zero3"})
-BARRIER_FREE = frozenset({"ssp", "asp"})
 
 
 @dataclass(frozen=True)
@@ -200,6 +199,20 @@ class Context:
     def uses_servers(self) -> bool:
         """Whether parameters live on parameter servers."""
         return self.strategy.state in PARAMETER_SERVER_STATES
+
+    @property
+    def uses_groups(self) -> bool:
+        """Whether replicas form groups: of a partial all-reduce, a hybrid, or under an aggregator."""
+        grouped = self.strategy.synchronization in ("partial_allreduce", "group_hybrid")
+        return grouped or self.strategy.topology == "tree"
+
+    @property
+    def group_size(self) -> int:
+        """Replicas of a group: as given, else those that share a host."""
+        if self.strategy.group_size is not None:
+            return self.strategy.group_size
+        devices = self.cluster.devices_of_host[0] if self.cluster.devices_of_host else 1
+        return min(max(1, devices // self.model_parallel), self.dp or 1)
 
     @property
     def is_sharded(self) -> bool:

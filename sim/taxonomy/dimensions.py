@@ -59,6 +59,7 @@ def _setting(owner_field: str, value: object, description: str, *fields: str, na
 
 
 _STATE, _SYNC, _COLLECTIVE = "strategy.state", "strategy.synchronization", "strategy.collective"
+_UPDATE, _TOPOLOGY = "strategy.update", "strategy.topology"
 _SURVEYS = "Langer et al., TPDS 2020; Mayer and Jacobsen, CSUR 2020"
 
 DIMENSIONS: tuple[Dimension, ...] = (
@@ -130,6 +131,12 @@ DIMENSIONS: tuple[Dimension, ...] = (
                 "parameter servers share hosts and network ports with workers",
                 "strategy.num_servers",
             ),
+            Value(
+                "central_hierarchical",
+                "workers of a group reduce first, one of each talks to the servers",
+                {_STATE: "ps_dedicated", "strategy.topology": "tree"},
+                ("strategy.group_size",),
+            ),
         ),
         f"{_SURVEYS}; Rajbhandari et al., ZeRO, SC 2020; Jiang et al., BytePS, OSDI 2020",
     ),
@@ -144,6 +151,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
                 "ssp",
                 "while it is at most s clocks ahead of the slowest",
                 "strategy.staleness",
+                "strategy.reads",
                 name="ssp(s)",
             ),
             _setting(_SYNC, "asp", "at once"),
@@ -159,7 +167,36 @@ DIMENSIONS: tuple[Dimension, ...] = (
                 "local",
                 "at once, except after every tau-th step",
                 "strategy.local_steps",
+                "strategy.synchronous_steps",
                 name="local(tau)",
+            ),
+            _setting(
+                _SYNC,
+                "soft_sync",
+                "when the update that the next c gradients make, its own among them, is done",
+                "strategy.gradients_per_update",
+                name="soft_sync(c)",
+            ),
+            _setting(
+                _SYNC,
+                "delayed",
+                "at once; the update of a step applies the gradients of d steps before",
+                "strategy.delay",
+                name="delayed(d)",
+            ),
+            _setting(
+                _SYNC,
+                "partial_allreduce",
+                "when k replicas, whoever comes first, have all-reduced",
+                "strategy.group_size",
+                name="partial_allreduce(k)",
+            ),
+            _setting(
+                _SYNC,
+                "group_hybrid",
+                "in step with its group, at its own pace beside other groups",
+                "strategy.group_size",
+                name="group_hybrid(g)",
             ),
         ),
         f"{_SURVEYS}; Ho et al., SSP, NIPS 2013; Chen et al., Revisiting Distributed Synchronous SGD, 2016",
@@ -169,15 +206,57 @@ DIMENSIONS: tuple[Dimension, ...] = (
         "update semantics",
         "What do workers exchange?",
         (
-            Value("gradient_sum", "gradients; follows from every synchronisation but local", {_SYNC: "bsp"}),
-            Value(
+            _setting(_UPDATE, "gradient_sum", "gradients; default of every synchronisation but local"),
+            _setting(
+                _UPDATE,
                 "model_average",
-                "models, every tau steps; follows from local",
-                {_SYNC: "local"},
-                ("strategy.local_steps",),
+                "models, every tau steps; default of local",
+                "strategy.local_steps",
+                "strategy.exchange_bits",
+            ),
+            _setting(_UPDATE, "elastic_average", "models against a centre, which both move towards (EASGD)"),
+            _setting(_UPDATE, "sma", "corrections towards the average model, beside every step (Crossbow)"),
+            _setting(_UPDATE, "gossip_average", "models, averaged with the peers of a graph"),
+            _setting(
+                _UPDATE, "push_sum", "models and weights, pushed to the peers of a directed graph (SGP)"
+            ),
+            _setting(
+                _UPDATE,
+                "outer_optimizer",
+                "what tau steps gained, as the gradient of a second optimiser (BMUF, DiLoCo)",
+                "strategy.fragments",
+                "strategy.exchange_overlap",
             ),
         ),
-        _SURVEYS,
+        f"{_SURVEYS}; Zhang et al., EASGD, NIPS 2015; Lian et al., NIPS 2017; Douillard et al., DiLoCo, 2023",
+    ),
+    Dimension(
+        "D5",
+        "logical topology",
+        "Who talks to whom?",
+        (
+            _setting(_TOPOLOGY, "auto", "as the state implies: a collective's, or a star of servers"),
+            _setting(_TOPOLOGY, "star", "all workers with one server"),
+            _setting(_TOPOLOGY, "sharded_star", "all workers with every one of several servers"),
+            _setting(
+                _TOPOLOGY,
+                "tree",
+                "groups of f workers reduce first; one of each talks to the servers",
+                "strategy.group_size",
+                name="tree(f)",
+            ),
+            _setting(_TOPOLOGY, "full_mesh", "every replica with every other (Strom, Ako)"),
+            _setting(
+                _TOPOLOGY,
+                "graph",
+                "every replica with a few peers: fixed, random or 2^k away",
+                "strategy.graph",
+                "strategy.graph_degree",
+                "strategy.push_probability",
+                name="graph(degree, kind)",
+            ),
+        ),
+        f"{_SURVEYS}; Lian et al., AD-PSGD, ICML 2018; Assran et al., SGP, ICML 2019",
     ),
     Dimension(
         "D6",

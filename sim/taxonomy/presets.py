@@ -21,6 +21,10 @@ _PACE: dict[str, Pace] = {
     "ssp": "bounded",
     "local": "bounded",
     "asp": "asynchronous",
+    "soft_sync": "bounded",
+    "delayed": "bounded",
+    "partial_allreduce": "asynchronous",
+    "group_hybrid": "asynchronous",
 }
 
 ARCHETYPES: dict[Archetype, tuple[str, ...]] = {
@@ -40,4 +44,6 @@ def archetype(strategy: Strategy) -> Archetype:
     Source: Langer, He, Rahayu, Xue, IEEE TPDS 31(12), 2020.
     """
     locus: Locus = "centralized" if strategy.state in PARAMETER_SERVER_STATES else "decentralized"
+    if locus == "centralized" and strategy.synchronization == "local":
+        return locus, "synchronous"  # every worker's model is waited for, if not in every step
     return locus, _PACE[strategy.synchronization]

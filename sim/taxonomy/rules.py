@@ -202,7 +202,8 @@ def resolve(strategy: Strategy, workload: Workload, cluster: Cluster) -> Strateg
     """
     require_valid(strategy, workload, cluster)
     context = Context.of(strategy, workload, cluster)
-    update: dict[str, object] = {"dp": context.dp}
+    update: dict[str, object] = {"dp": context.dp, "update": strategy.update_semantics}
+    update |= _plain_rule(strategy, context)
     if strategy.micro_batch_size is None:
         update["micro_batch_size"] = context.replica_batch
     if strategy.num_servers is None and context.uses_servers:
@@ -213,3 +214,21 @@ def resolve(strategy: Strategy, workload: Workload, cluster: Cluster) -> Strateg
             FIRST_BUCKET_BYTES if strategy.bucket_size == default else strategy.bucket_size
         )
     return strategy.model_copy(update=update)
+
+
+def _plain_rule(strategy: Strategy, context: Context) -> dict[str, object]:
+    """A degenerate synchronisation rule as what it equals; the size of groups where it is left open."""
+    rule, update = strategy.synchronization, dict[str, object]()
+    if rule == "soft_sync" and strategy.gradients_per_update == 1:
+        rule = "asp"
+    elif (
+        (rule == "ssp" and strategy.staleness == 0)
+        or (rule == "backup" and strategy.backup_workers == 0)
+        or (rule == "delayed" and strategy.delay == 0)
+    ):
+        rule = "bsp"
+    if rule != strategy.synchronization:
+        update["synchronization"] = rule
+    if context.uses_groups:
+        update["group_size"] = context.group_size
+    return update

@@ -14,11 +14,13 @@ from sim.spec.strategy import (
     CollectiveAlgorithm,
     Compression,
     ContextParallelism,
+    LogicalTopology,
     Recompute,
     Schedule,
     StatePlacement,
     Strategy,
     Synchronization,
+    UpdateSemantics,
 )
 from sim.spec.workload import DType, Workload
 from sim.taxonomy import DIMENSIONS, dimension
@@ -31,6 +33,8 @@ from sim.taxonomy.ruleset import collective
     [
         ("D2", "strategy.state", StatePlacement),
         ("D3", "strategy.synchronization", Synchronization),
+        ("D4", "strategy.update", UpdateSemantics),
+        ("D5", "strategy.topology", LogicalTopology),
         ("D6", "strategy.collective", CollectiveAlgorithm),
         ("D7", "strategy.compression", Compression),
         ("D11", "cluster.fabric.kind", FabricKind),
@@ -40,7 +44,7 @@ from sim.taxonomy.ruleset import collective
     ],
 )
 def test_a_dimension_lists_every_value_of_its_field(dimension_id: str, field: str, values: Any) -> None:
-    listed = [value.settings[field] for value in dimension(dimension_id).values]
+    listed = {value.settings[field] for value in dimension(dimension_id).values}
     assert sorted(listed) == sorted(get_args(values))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sim
 from sim.spec import Strategy
+from sim.spec.strategy import LogicalTopology, Synchronization, UpdateSemantics
 from sim.taxonomy import check
 
 WORKLOADS = {
@@ -47,7 +48,19 @@ SERVERS = {
     "num_servers": [None, 2],
     "synchronization": ["bsp", "ssp", "asp", "backup"],
 }
-fields = st.sampled_from([COLLECTIVE, LOCAL, SERVERS]).flatmap(
+EXCHANGES = {
+    "state": ["replicated", "replicated", "ps_dedicated", "ps_colocated", "zero1"],
+    "synchronization": list(get_args(Synchronization)),
+    "update": [None, *get_args(UpdateSemantics)],
+    "topology": ["auto", *get_args(LogicalTopology)],
+    "graph": ["fixed", "random", "exponential"],
+    "group_size": [None, None, 2],
+    "local_steps": [1, 1, 2],
+    "gradients_per_update": [1, 1, 3],
+    "staleness": [0, 0, 2],
+    "delay": [0, 0, 1],
+}
+fields = st.sampled_from([COLLECTIVE, LOCAL, SERVERS, EXCHANGES, EXCHANGES]).flatmap(
     lambda family: st.fixed_dictionaries(
         {name: st.sampled_from(values) for name, values in family.items()},
         optional={name: st.sampled_from(values) for name, values in PARALLEL.items()},

@@ -15,6 +15,7 @@ from sim.spec.host import HostLink, Nic
 from sim.taxonomy import ALL_RULES, check, require_valid, warnings
 from sim.taxonomy.context import Context
 from sim.taxonomy.rules import apply, rule, violations
+from tests import sync_cases
 
 
 @cache
@@ -341,9 +342,9 @@ REFUSED = [
     ),
     Case(
         "local-state",
-        {"synchronization": "local", "local_steps": 4, "state": "ps_dedicated", "num_servers": 2},
+        {"synchronization": "local", "local_steps": 4, "state": "zero1"},
         "state",
-        "be replicated for local SGD",
+        "be replicated or a parameter server for local SGD",
     ),
     Case(
         "local-replica",
@@ -493,6 +494,10 @@ WARNED = [
 
 def _named(cases: list[Case]) -> list[Any]:
     return [pytest.param(case, id=f"{case.rule}-{index}") for index, case in enumerate(cases)]
+
+
+REFUSED += [Case(*case) for case in sync_cases.REFUSED]
+WARNED += [Case(*case) for case in sync_cases.WARNED]
 
 
 def _dotted(name: str) -> str:

@@ -1,10 +1,14 @@
-"""Placement of parameters and optimiser state (taxonomy D2 to D4): one file per family."""
+"""Placement of parameters and optimiser state (taxonomy D2 to D5): one file per family."""
 
 from __future__ import annotations
 
 from sim.lowering.state.base import StateLowering
 from sim.lowering.state.parameter_server import ParameterServerState
-from sim.lowering.state.replicated import LocalSgdState, ReplicatedState
+from sim.lowering.state.partial import PartialAllReduceState
+from sim.lowering.state.peers import PeerState
+from sim.lowering.state.periodic import LocalSgdState, ModelAverageState
+from sim.lowering.state.replicated import ReplicatedState
+from sim.lowering.state.server_tree import ServerTreeState
 from sim.lowering.state.sharded import FullyShardedState, ShardedOptimizerState
 from sim.spec.strategy import Strategy
 
@@ -19,7 +23,16 @@ STATES: dict[str, type[StateLowering]] = {
 
 
 def state_lowering(strategy: Strategy) -> type[StateLowering]:
-    """The lowering of a strategy's state placement."""
+    """The lowering of a resolved strategy's state placement, update semantics and logical topology."""
+    if strategy.has_servers:
+        grouped = strategy.topology == "tree" or strategy.synchronization == "group_hybrid"
+        return ServerTreeState if grouped else STATES[strategy.state]
+    if strategy.has_peers:
+        return PeerState
+    if strategy.synchronization == "partial_allreduce":
+        return PartialAllReduceState
     if strategy.synchronization == "local":
         return LocalSgdState
+    if strategy.update_semantics == "sma":
+        return ModelAverageState
     return STATES[strategy.state]

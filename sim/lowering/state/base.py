@@ -18,6 +18,18 @@ def exchange_family(operation: str, algorithm: str, expert: bool) -> str:
     return f"{'expert_' if expert else ''}dp_{operation}_{algorithm}"
 
 
+def back(ends: Ends, iterations: int) -> Ends:
+    """The same end points of an iteration before."""
+    if not iterations:
+        return ends
+    return {
+        index: [
+            (edge, iterations) if isinstance(edge, int) else (edge[0], edge[1] + iterations) for edge in tasks
+        ]
+        for index, tasks in ends.items()
+    }
+
+
 class StateLowering(ABC):
     """Lowers gradient exchange and parameter update; one subclass per family of placements.
 
@@ -211,6 +223,15 @@ class StateLowering(ABC):
             size = elements * self.plan.element_bytes * traffic
             seconds[index] = size / (device.memory_bandwidth * efficiency)
         return self.emitter.compute(classes, seconds, name, Cause.OTHER, after, step=step)
+
+    def mix(self, stage: int, traffic: float, step: int, after: Ends, name: str = "mix") -> Ends:
+        """Work received models into the own one: ``traffic`` elements read or written."""
+        classes, seconds = self.emitter.stage_classes[stage], {}
+        for index in classes:
+            device = self.plan.device_of_rank(int(self.plan.classes.representatives[index]))
+            efficiency = self.plan.calibration.value("device", device.name, "memory_efficiency")
+            seconds[index] = traffic * self.plan.element_bytes / (device.memory_bandwidth * efficiency)
+        return self.emitter.compute(classes, seconds, name, Cause.OPTIMIZER, after, step=step)
 
     def optimizer(self, stage: int, step: int, elements: float, after: Ends) -> Ends:
         """The parameter update of ``elements`` parameters on every class of a stage."""

@@ -1,17 +1,23 @@
-"""Parameter servers: synchronous, bounded, asynchronous and with backup workers - one lowering.
+"""Parameter servers: synchronous, bounded, asynchronous, batched, delayed, with backups - one lowering.
 
 A step of a worker pulls the buckets of parameters, computes, and pushes each bucket of gradients to all
 servers at once (every server holds an equal slice of every bucket). What differs between the synchronisation
 rules is only what a server waits for before it updates, and what a worker waits for before it pulls:
 
-======== ============================================= =========================================
+========= ============================================= =========================================
 rule      the update of a bucket waits for               the pulls of a worker's step k wait for
-======== ============================================= =========================================
+========= ============================================= =========================================
 bsp       the gradients of all n workers                 the updates of step k - 1
+delayed   the same                                       the updates of step k - 1 - d
 backup    the first n - b gradients; late ones dropped   the same, or the worker skips to the newest step
+soft_sync the next c gradients, whoever's                the update that its own gradient went into
 ssp       the worker's own gradient                      its own updates, and all workers' of step k - s - 1
 asp       the worker's own gradient                      its own updates of step k - 1
-======== ============================================= =========================================
+local     the models of all n workers, every tau steps   the updates of the period before
+========= ============================================= =========================================
+
+What is pushed follows from the update semantics: gradients (those of ``local_steps`` steps summed up), or
+models, which are final only behind the worker's own update.
 """
 
 from __future__ import annotations
@@ -24,12 +30,16 @@ from sim.graph.builder import Edge, Ends
 from sim.graph.execution import Cause, Discipline, TaskKind
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
-from sim.lowering.plan import Plan
+from sim.lowering.plan import IntArray, Plan
 from sim.lowering.state.base import StateLowering
 from sim.models.collectives import Phase
+from sim.spec.strategy import BARRIER_FREE
 from sim.spec.workload import OPTIMIZER_STATES
 
 FP32 = 4.0
+SERVER_PASSES = {"model_average": 3.0, "elastic_average": 3.0, "outer_optimizer": 5.0}
+"""Elements read or written per parameter by an update that is no optimiser step on a gradient."""
+_RULES = {"group_hybrid": "asp"}
 WAKE_UP_TIME = 20e-6
 """Seconds until a thread that waits for a condition runs (median on a machine with real-time priorities)."""
 
@@ -45,20 +55,24 @@ class ParameterServerState(StateLowering):
 
     def __init__(self, emitter: Emitter) -> None:
         super().__init__(emitter)
-        self.rule = self.strategy.synchronization
-        self.workers = self.plan.layout.groups("cp", "dp").shape[1]
+        self.rule = _RULES.get(self.strategy.synchronization, self.strategy.synchronization)
+        self.steps_per_iteration = self.strategy.local_steps
+        self.workers = self.senders_per_shard()
         self.required = self.workers - (self.strategy.backup_workers if self.rule == "backup" else 0)
+        self.updated_locally: dict[int, Ends] = {}
         self.server_memory_bandwidth = server_memory_bandwidth(self.plan)
         self.clock = self.builder.counter("clock")
         self.updated = self.builder.counter("updated") if self.rule == "backup" else -1
         self.starts: dict[int, int] = {}
-        self.pulls: dict[tuple[int, int, int], int] = {}  # by (class, chunk, bucket)
+        self.pulls: dict[tuple[int, int, int], Edge] = {}  # what layers wait for, by (class, chunk, bucket)
+        self.requests: dict[tuple[int, int, int], int] = {}  # what waits for the servers
+        self.batches: dict[tuple[str, int, int], tuple[int, int]] = {}
         self.applied: dict[int, list[Edge]] = {}
 
     @override
     @classmethod
     def request_families(cls, plan: Plan) -> None:
-        workers = np.arange(plan.layout.num_ranks)
+        workers = cls.senders(plan)
         servers = len(plan.server_endpoints)
         groups = np.column_stack([workers, np.tile(plan.server_endpoints, (len(workers), 1))])
         worker, server = np.zeros(servers, np.int64), np.arange(1, servers + 1)
@@ -66,6 +80,19 @@ class ParameterServerState(StateLowering):
         for name, source, target in (("push", worker, server), ("pull", server, worker)):
             phase = Phase(src=source, dst=target, relative=share, fraction=1 / servers, steps=1)
             plan.request(f"ps_{name}", groups, (phase,), asymmetric=True)
+
+    @classmethod
+    def senders(cls, plan: Plan) -> IntArray:
+        """Ranks that talk to the servers."""
+        return np.arange(plan.layout.num_ranks)
+
+    def senders_per_shard(self) -> int:
+        """Ranks that push the same part of the model."""
+        return int(self.plan.layout.groups("cp", "dp").shape[1])
+
+    def sender(self, index: int) -> int:
+        """The class of ranks that pushes and pulls for a class."""
+        return index
 
     # -- the worker's side ----------------------------------------------------------------------------
 
@@ -80,9 +107,15 @@ class ParameterServerState(StateLowering):
     ) -> Ends:
         if backward or micro_batch:
             return ends
+        if step:  # behind the worker's own update, which its program says too
+            own = self.updated_locally[stage] if layer == self.plan.chunks[stage][0] else {}
+            return {
+                index: [*ends.get(index, []), *own.get(index, [])]
+                for index in self.emitter.stage_classes[stage]
+            }
         if layer == self.plan.chunks[stage][0]:
             return self._start(stage, ends)
-        if not self.strategy.overlap:
+        if not self._pulls_layer_by_layer:
             return ends
         needed = [bucket.index for bucket in self.buckets(virtual) if bucket.last_layer == layer]
         return self._behind_pulls(stage, ends, [(virtual, bucket) for bucket in needed])
@@ -98,22 +131,43 @@ class ParameterServerState(StateLowering):
                 distance = self.strategy.staleness + 1
                 self.builder.wait(start, self.clock, self._clock_total(), distance=distance)
             held[index] = [start]
-        free = self.strategy.overlap and self.rule in ("bsp", "asp")  # a pull need not wait for the step
+        # A pull need not wait for the step.
+        free = self.strategy.overlap and (self.rule not in ("ssp", "backup") or self._reads_eagerly)
         held = self._copied(stage, held)
         needed = []
         for virtual in reversed(self.plan.chunks_of(stage)):
             last = self.buckets(virtual)[-1:]
             for bucket in self.buckets(virtual):
-                name = f"{self._label(virtual, bucket)}.pull"
-                size = bucket.elements * self.plan.element_bytes
-                for index in held:
-                    self.pulls[index, virtual, bucket.index] = self._transfer(
-                        "pull", index, size, name, [] if free else held[index], snapshot=bucket in last
-                    )
-                if not self.strategy.overlap or bucket.last_layer == self.plan.chunks[stage][0]:
+                self.pull(stage, virtual, bucket, {} if free else held, snapshot=bucket in last)
+                if not self._pulls_layer_by_layer or bucket.last_layer == self.plan.chunks[stage][0]:
                     needed.append((virtual, bucket.index))
         merged = {index: [*ends.get(index, []), *tasks] for index, tasks in held.items()}
-        return self._behind_pulls(stage, merged, needed)
+        behind = self._behind_pulls(stage, merged, needed)
+        if self.strategy.update_semantics == "elastic_average":  # towards the centre: read both, write one
+            behind = self.mix(stage, 3 * self.stage_elements(stage), 0, behind)
+        return behind
+
+    @property
+    def _reads_eagerly(self) -> bool:
+        return self.strategy.reads == "eager"
+
+    @property
+    def _pulls_layer_by_layer(self) -> bool:
+        return self.strategy.overlap and self.strategy.update_semantics != "elastic_average"
+
+    def pull(self, stage: int, virtual: int, bucket: Bucket, after: Ends, *, snapshot: bool) -> None:
+        """Pull a bucket of parameters into every rank of a stage."""
+        name = f"{self._label(virtual, bucket)}.pull"
+        size = bucket.elements * self.parameter_bytes
+        for index in self.emitter.stage_classes[stage]:
+            task = self._transfer("pull", index, size, name, after.get(index, []), snapshot=snapshot)
+            self.pulls[index, virtual, bucket.index] = self.requests[index, virtual, bucket.index] = task
+
+    @property
+    def parameter_bytes(self) -> float:
+        """Bytes of a parameter on the wire."""
+        bits = self.strategy.exchange_bits
+        return self.plan.element_bytes if bits is None else bits / 8
 
     def _copied(self, stage: int, starts: Ends) -> Ends:
         """Where the server copies the parameters for each answer (``answer_copy_traffic``), one at a time."""
@@ -155,24 +209,47 @@ class ParameterServerState(StateLowering):
 
     def _clock_total(self) -> float:
         return float(
-            sum(self.emitter.multiplicity(c) for classes in self.emitter.stage_classes for c in classes)
+            sum(
+                self.emitter.multiplicity(c)
+                for classes in self.emitter.stage_classes
+                for c in classes
+                if self.sender(c) == c
+            )
         )
 
     @override
     def gradients_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
+        if step < self.steps_per_iteration - 1 or self._sends_models:
+            return
         for bucket in self.buckets(virtual):
             if bucket.last_layer == layer:
                 self._exchange(stage, virtual, bucket, ends)
 
+    @property
+    def _sends_models(self) -> bool:
+        return self.strategy.update_semantics != "gradient_sum"
+
     @override
     def finish_step(self, step: int) -> None:
-        if not self.strategy.overlap:
-            for stage in range(self.strategy.pp):
+        stages, last = range(self.strategy.pp), step == self.steps_per_iteration - 1
+        if not self.strategy.overlap and last:
+            for stage in stages:
                 self.exchange_all(stage, step)
+        if not self.strategy.updates_locally:
+            return
+        for stage in stages:
+            elements, ready = self.stage_elements(stage), self.last_weight[stage]
+            self.updated_locally[stage] = self.optimizer(stage, step, elements, ready)
+            if last and self._sends_models:
+                for virtual in self.plan.chunks_of(stage):
+                    for bucket in self.buckets(virtual):
+                        self._exchange(stage, virtual, bucket, self.updated_locally[stage])
 
     @override
     def finish(self) -> None:
-        done = {stage: self.overhead(stage, 0, self.last_weight[stage]) for stage in range(self.strategy.pp)}
+        done = self.updated_locally or {
+            stage: self.overhead(stage, 0, self.last_weight[stage]) for stage in range(self.strategy.pp)
+        }
         if self.rule == "backup":
             self.builder.lead({self.emitter.device_row[index]: start for index, start in self.starts.items()})
         for stage, classes in enumerate(self.emitter.stage_classes):
@@ -185,38 +262,48 @@ class ParameterServerState(StateLowering):
             "applied",
             device=row,
             after=dict.fromkeys(self.applied[index]),
-            closes_update=self.rule in ("ssp", "asp"),
+            closes_update=self.rule in BARRIER_FREE and self.sender(index) == index,
         )
-        clock = applied
+        clock, delay = applied, self.strategy.delay
         if self.rule == "ssp" and self.plan.messages:  # its own answer leaves before others are woken
             clock = self.builder.task(
                 TaskKind.TRANSFER, "wake", Cause.CONTROL, device=row, after=[applied], work=WAKE_UP_TIME
             )
-        self.builder.add(clock, self.clock, self.emitter.multiplicity(index))
-        end = self.end_iteration(index, [applied, *done])
+        if self.sender(index) == index:
+            self.builder.add(clock, self.clock, self.emitter.multiplicity(index))
+        end = self.end_iteration(index, [(applied, delay), *done])
         # A backup worker decides about its next step when it has computed this one.
         early = self.strategy.overlap and self.rule != "backup"
-        self.builder.edge(self.starts[index], applied if early else end, 1)
+        if early and delay:
+            self.builder.edge(self.starts[index], applied, 1 + delay)
+        self.builder.edge(self.starts[index], applied if early and not delay else end, 1)
 
     # -- one bucket's way to the servers ----------------------------------------------------------------
 
     def _exchange(self, stage: int, virtual: int, bucket: Bucket, ends: Ends) -> None:
-        classes, label = self.emitter.stage_classes[stage], self._label(virtual, bucket)
+        label = self._label(virtual, bucket)
         updated = self.builder.counter(f"{label}.updated") if self.rule == "backup" else -1
-        size = bucket.elements * self.gradient_bytes
-        pushed = {
-            index: self._transfer("push", index, size, f"{label}.push", ends.get(index, []), updated=updated)
-            for index in classes
-        }
-        if self.rule in ("bsp", "backup"):
-            ready = self._collected_update(virtual, bucket, label, pushed, updated)
-            answers = dict.fromkeys(classes, ready)
+        size = bucket.elements * (self.parameter_bytes if self._sends_models else self.gradient_bytes)
+        pushed = self.pushes(stage, size, f"{label}.push", ends, updated)
+        if self.rule == "soft_sync":
+            answers = {index: self._batched_update(bucket, label, index, pushed[index]) for index in pushed}
+        elif self.rule in ("ssp", "asp"):
+            answers = {index: self._own_update(bucket, label, index, pushed[index]) for index in pushed}
         else:
-            answers = {index: self._own_update(bucket, label, index, pushed[index]) for index in classes}
-        for index in classes:
-            self.applied.setdefault(index, []).extend(answers[index])
-            for update in answers[index]:
-                self.builder.edge(self.pulls[index, virtual, bucket.index], update, 1)
+            answers = dict.fromkeys(pushed, self._collected_update(virtual, bucket, label, pushed, updated))
+        for index in self.emitter.stage_classes[stage]:
+            sender = self.sender(index)
+            self.applied.setdefault(index, []).extend(answers[sender])
+            for update in answers[sender] if sender == index else ():
+                request = self.requests[index, virtual, bucket.index]
+                self.builder.edge(request, update, 1 + self.strategy.delay)
+
+    def pushes(self, stage: int, size: float, name: str, ends: Ends, updated: int) -> dict[int, int]:
+        """Push a bucket to the servers: the transfer of every class that talks to them."""
+        return {
+            index: self._transfer("push", index, size, name, ends.get(index, []), updated=updated)
+            for index in self.emitter.stage_classes[stage]
+        }
 
     def _transfer(
         self,
@@ -252,9 +339,13 @@ class ParameterServerState(StateLowering):
         return 3 * FP32 * elements / len(self.plan.server_endpoints) / self.server_memory_bandwidth
 
     def _update_seconds(self, elements: float) -> float:
-        """Optimiser on the slice: read gradient, read and write parameter and each state (fp32)."""
+        """Optimiser on the slice: read gradient, read and write parameter and each state (fp32).
+
+        Averages of models read the sum and the parameter and write it; an outer optimiser has a momentum too.
+        """
         states = OPTIMIZER_STATES[self.plan.workload.optimizer]
-        traffic = FP32 * (1 + 2 * (1 + states))
+        passes = SERVER_PASSES.get(self.strategy.update_semantics, 1.0 + 2 * (1 + states))
+        traffic = FP32 * passes
         return traffic * elements / len(self.plan.server_endpoints) / self.server_memory_bandwidth
 
     def _own_update(self, bucket: Bucket, label: str, index: int, push: int) -> list[int]:
@@ -263,6 +354,33 @@ class ParameterServerState(StateLowering):
             self._server_task(server, f"{label}.update", seconds, [push])
             for server in self.emitter.server_classes
         ]
+
+    def _batched_update(self, bucket: Bucket, label: str, index: int, push: int) -> list[int]:
+        """The gradient joins the batch of c that is being filled; the last one of a batch updates."""
+        size = float(self.strategy.gradients_per_update)
+        rank = int(self.plan.classes.representatives[index])
+        shard = int(self.plan.layout.coordinates["tp"][rank])
+        answers = []
+        for server in self.emitter.server_classes:
+            if (label, server, shard) not in self.batches:
+                self.batches[label, server, shard] = (
+                    self.builder.counter(f"{label}.arrived", per_iteration=False),
+                    self.builder.counter(f"{label}.applied", per_iteration=False),
+                )
+            arrived, applied = self.batches[label, server, shard]
+            summed = self._server_task(server, f"{label}.sum", self._sum_seconds(bucket.elements), [push])
+            self.builder.add(summed, arrived)
+            update = self._server_task(
+                server, f"{label}.update", self._update_seconds(bucket.elements), [summed]
+            )
+            self.builder.skip_unless_last(update, size, ticket=summed)
+            self.builder.add(update, applied)
+            answer = self.builder.control(
+                f"{label}.answer", device=self.emitter.device_row[index], after=[update]
+            )
+            self.builder.wait_batch(answer, applied, size, ticket=summed, slope=float(self.workers))
+            answers.append(answer)
+        return answers
 
     def _collected_update(
         self, virtual: int, bucket: Bucket, label: str, pushed: dict[int, int], updated: int

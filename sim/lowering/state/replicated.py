@@ -1,4 +1,4 @@
-"""Replicated parameters: bucketed all-reduce overlapped with backward (DDP), and local SGD."""
+"""Replicated parameters: bucketed all-reduce overlapped with backward (DDP)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sim.graph.execution import Cause
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
-from sim.lowering.state.base import StateLowering, exchange_family
+from sim.lowering.state.base import StateLowering, back, exchange_family
 
 
 class ReplicatedState(StateLowering):
@@ -19,6 +19,8 @@ class ReplicatedState(StateLowering):
 
     PyTorch DDP (Li et al., VLDB 2020): a bucket's all-reduce starts when its last gradient of the last
     micro-batch is ready; buckets go in order. Without ``overlap`` all buckets follow the backward.
+    With a ``delay`` of d steps the update behind a backward applies the gradients of d steps ago, so that
+    their exchange may go on beside d further steps (double buffering; gradient lag, Kurth et al., SC 2018).
     """
 
     exchange = "all_reduce"
@@ -101,6 +103,7 @@ class ReplicatedState(StateLowering):
             for stage in stages:
                 self.exchange_all(stage, step)
         for stage in stages:
+            self.exchanged[stage, step] = back(self.exchanged[stage, step], self.strategy.delay)
             self._empty_buckets(stage, step)
         ready = {
             stage: {
@@ -115,6 +118,7 @@ class ReplicatedState(StateLowering):
     def _empty_buckets(self, stage: int, step: int) -> None:
         """After the backward, buckets are copied back into the gradients one by one."""
         for bucket, done in self.finished.pop((stage, step), ()):
+            done = back(done, self.strategy.delay)
             held = {c: [*done.get(c, []), *self.last_weight[stage].get(c, [])] for c in done}
             emptied = self.copy_bucket(stage, bucket.elements, step, held, f"bucket{bucket.index}.empty")
             if emptied is not held:
@@ -129,37 +133,3 @@ class ReplicatedState(StateLowering):
     def finish(self) -> None:
         for stage in range(self.strategy.pp):
             self.boundary(stage, self.updated[stage])
-
-
-class LocalSgdState(ReplicatedState):
-    """Local SGD: ``tau`` local steps, then the models are averaged (Stich, ICLR 2019).
-
-    The averaging starts when the last local update is done, since a model is final only then; the next step
-    starts when it has finished.
-    """
-
-    def __init__(self, emitter: Emitter) -> None:
-        super().__init__(emitter)
-        self.steps_per_iteration = self.strategy.local_steps
-
-    @override
-    def gradients_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
-        """Nothing is exchanged during a local step."""
-
-    @override
-    def finish(self) -> None:
-        last = self.steps_per_iteration - 1
-        for stage in range(self.strategy.pp):
-            averaged: Ends = {index: list(tasks) for index, tasks in self.updated[stage].items()}
-            for virtual in self.plan.chunks_of(stage):
-                for bucket in self.plan.buckets(virtual):
-                    label = f"model{bucket.index}"
-                    size = bucket.elements
-                    filled = self.copy_bucket(stage, size, last, self.updated[stage], f"{label}.fill")
-                    done = self.exchange_bucket(stage, bucket, last, filled, f"{label}.average")
-                    done = self.copy_bucket(stage, size, last, done, f"{label}.empty")
-                    for index, tasks in done.items():
-                        averaged[index] = averaged[index] + tasks
-            ends = self.boundary(stage, averaged)
-            for index, task in ends.items():
-                self.gate_forward(index, 0, {index: [task]})

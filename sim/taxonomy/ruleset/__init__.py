@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from sim.taxonomy.rule import Rule
-from sim.taxonomy.ruleset import batch, collective, degrees, pipeline, state, synchronization
+from sim.taxonomy.ruleset import (
+    batch,
+    collective,
+    degrees,
+    owned,
+    pipeline,
+    state,
+    synchronization,
+    updates,
+)
 
 ALL_RULES: tuple[Rule, ...] = (
     *synchronization.RULES,
     *state.RULES,
+    *updates.RULES,
+    *owned.RULES,
     *collective.RULES,
     *degrees.RULES,
     *pipeline.RULES,

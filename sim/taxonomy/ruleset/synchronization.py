@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sim.taxonomy.context import BARRIER_FREE, Context
+from sim.spec.strategy import BARRIER_FREE
+from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, Overrides, RuleSet, ways
 from sim.taxonomy.ruleset.state import TO_REPLICATED, TO_SERVERS
 
@@ -21,11 +22,12 @@ _SERVERS_OR_BSP: tuple[Overrides, ...] = (
 
 def _needs_servers(c: Context) -> Finding:
     instead = "bsp or local" if c.strategy.state == "replicated" else "bsp"
+    peers: Overrides = {"strategy.topology": "graph"}
     return Finding(
         "strategy.synchronization",
         f"be {instead} while state is {c.strategy.state}",
         c.strategy.synchronization,
-        _SERVERS_OR_BSP,
+        (*_SERVERS_OR_BSP, peers) if c.strategy.state == "replicated" else _SERVERS_OR_BSP,
         explain=True,
     )
 
@@ -33,11 +35,15 @@ def _needs_servers(c: Context) -> Finding:
 @RULES.refuse(
     "C2-2",
     "synchronization state",
-    "a collective is a barrier among its members; only a server lets workers run ahead",
+    "a collective is a barrier among its members; only servers or peers let workers run ahead",
 )
 def no_barrier_in_a_collective(c: Context) -> Finding | None:
-    """SSP or asynchronous with replicated or ZeRO-1 state."""
-    if c.strategy.synchronization not in BARRIER_FREE or c.strategy.state not in ("replicated", "zero1"):
+    """SSP or asynchronous with replicated or ZeRO-1 state, without peers."""
+    strategy = c.strategy
+    if strategy.synchronization not in BARRIER_FREE or strategy.state not in ("replicated", "zero1"):
+        return None
+    grouped = strategy.synchronization == "partial_allreduce" and strategy.state == "replicated"
+    if strategy.has_peers or grouped:
         return None
     return _needs_servers(c)
 
@@ -78,12 +84,12 @@ def shard_owners_are_needed(c: Context) -> Finding | None:
     "between two averagings every replica updates a full model of its own",
 )
 def local_steps_update_own_state(c: Context) -> Finding | None:
-    """Local SGD with parameter servers or sharded state."""
-    if c.strategy.synchronization != "local" or c.strategy.state == "replicated":
+    """Local SGD with sharded state."""
+    if c.strategy.synchronization != "local" or not c.is_sharded:
         return None
     return Finding(
         "strategy.state",
-        "be replicated for local SGD",
+        "be replicated or a parameter server for local SGD",
         c.strategy.state,
         (
             TO_REPLICATED,
@@ -181,13 +187,17 @@ def backup_drops_whole_replicas(c: Context) -> Finding | None:
 
 
 @RULES.refuse(
-    "local-steps", "local_steps synchronization", "only local SGD takes several steps between two exchanges"
+    "local-steps",
+    "local_steps synchronization state topology",
+    "only local SGD, peers and workers without a common step take several steps between two exchanges",
 )
 def local_steps_are_local(c: Context) -> Finding | None:
     """local_steps > 1 without local SGD."""
     strategy = c.strategy
-    if strategy.local_steps == 1 or strategy.synchronization == "local":
+    if strategy.local_steps == 1 or strategy.synchronization == "local" or strategy.has_peers:
         return None
+    if c.uses_servers and strategy.synchronization in ("asp", "ssp"):
+        return None  # pushes and pulls every tau steps (Downpour, elastic averaging)
     return Finding(
         "strategy.local_steps",
         f"be 1 while synchronization is {strategy.synchronization}",
@@ -208,6 +218,8 @@ def local_steps_are_local(c: Context) -> Finding | None:
 def local_takes_several_steps(c: Context) -> Finding | None:
     """Local SGD with tau = 1."""
     if c.strategy.synchronization != "local" or c.strategy.local_steps > 1:
+        return None
+    if c.strategy.update_semantics != "model_average" or c.strategy.synchronous_steps:
         return None
     return Finding(
         "strategy.local_steps",
@@ -241,3 +253,116 @@ def lamb_sees_fresh_weights(c: Context) -> Finding | None:
     if c.workload.optimizer != "lamb" or c.strategy.synchronization != "asp":
         return None
     return Finding("strategy.synchronization", "lamb takes its trust ratios from stale weights under asp")
+
+
+@RULES.refuse(
+    "C2-3-servers", "synchronization topology local_steps", "what is dropped is one gradient of one worker"
+)
+def backup_drops_gradients(c: Context) -> Finding | None:
+    """Backup workers behind aggregators."""
+    if c.strategy.synchronization != "backup" or c.strategy.topology != "tree":
+        return None
+    leave: tuple[Overrides, ...] = (
+        {"strategy.topology": "auto"},
+        {"strategy.topology": "auto", "strategy.group_size": None},
+        {**_TO_BSP, "strategy.backup_workers": 0},
+    )
+    return Finding("strategy.topology", "not be tree for backup workers", "tree", leave, explain=True)
+
+
+@RULES.refuse(
+    "soft-sync-size", "gradients_per_update synchronization dp", "no more gradients are under way at once"
+)
+def soft_updates_can_fill(c: Context) -> Finding | None:
+    """Batches of gradients larger than the number of workers."""
+    size = c.strategy.gradients_per_update
+    if c.strategy.synchronization != "soft_sync" or c.dp is None or size <= c.dp:
+        return None
+    return Finding(
+        "strategy.gradients_per_update", f"be at most dp ({c.dp})", size,
+        ways("strategy.gradients_per_update", [c.dp]),
+    )  # fmt: skip
+
+
+@RULES.refuse(
+    "soft-sync-tree", "synchronization topology", "aggregators already decide which gradients go together"
+)
+def soft_updates_are_of_workers(c: Context) -> Finding | None:
+    """Soft synchronisation or a delay behind aggregators."""
+    if c.strategy.synchronization != "soft_sync" or c.strategy.topology != "tree":
+        return None
+    leave: tuple[Overrides, ...] = (
+        {"strategy.topology": "auto"},
+        {"strategy.topology": "auto", "strategy.group_size": None},
+        {"strategy.synchronization": "asp", "strategy.gradients_per_update": 1},
+    )
+    return Finding("strategy.topology", "not be tree for soft_sync", "tree", leave, explain=True)
+
+
+@RULES.refuse("delayed-sharded", "synchronization state", "its layers are scattered while the backward runs")
+def late_gradients_are_whole(c: Context) -> Finding | None:
+    """Delayed updates with ZeRO-2 or ZeRO-3."""
+    if c.strategy.synchronization != "delayed" or c.strategy.state not in ("zero2", "zero3"):
+        return None
+    leave: tuple[Overrides, ...] = (
+        {"strategy.state": "zero1"},
+        TO_REPLICATED,
+        {**_TO_BSP, "strategy.delay": 0},
+    )
+    return Finding(
+        "strategy.state", "be replicated or zero1 for delayed updates", c.strategy.state, leave, explain=True
+    )
+
+
+@RULES.refuse("delayed-schedule", "synchronization overlap", "nothing goes on beside a blocking exchange")
+def late_gradients_overlap(c: Context) -> Finding | None:
+    """Delayed updates without overlap on replicas."""
+    if c.strategy.synchronization != "delayed" or c.strategy.overlap or c.uses_servers:
+        return None
+    return Finding(
+        "strategy.overlap", "be true for delayed updates", False,
+        ({"strategy.overlap": True}, {**_TO_BSP, "strategy.delay": 0}), explain=True,
+    )  # fmt: skip
+
+
+@RULES.warn("soft-sync-limits", "gradients_per_update synchronization dp", "it counts all workers, or none")
+def soft_updates_are_between(c: Context) -> Finding | None:
+    """Soft synchronisation that equals asynchronous or synchronous training."""
+    size = c.strategy.gradients_per_update
+    if c.strategy.synchronization != "soft_sync" or (size > 1 and size != c.dp):
+        return None
+    like = "asp" if size == 1 else "bsp while no worker is ahead"
+    return Finding(
+        "strategy.gradients_per_update", f"soft_sync with {size} gradients per update is like {like}"
+    )
+
+
+@RULES.warn("delayed-zero", "delay synchronization", "a delay of no steps is none")
+def delays_are_late(c: Context) -> Finding | None:
+    """Delayed updates with d = 0."""
+    if c.strategy.synchronization != "delayed" or c.strategy.delay > 0:
+        return None
+    return Finding("strategy.delay", "delayed with delay 0 applies gradients at once, like bsp")
+
+
+@RULES.warn(
+    "partial-alone",
+    "group_size synchronization dp",
+    "a group of one exchanges nothing, one of all is a barrier",
+)
+def partial_groups_are_partial(c: Context) -> Finding | None:
+    """A partial all-reduce of one or all replicas."""
+    if c.strategy.synchronization != "partial_allreduce" or c.dp is None:
+        return None
+    if 1 < c.group_size < c.dp:
+        return None
+    like = "training alone" if c.group_size == 1 else "bsp"
+    return Finding("strategy.group_size", f"a partial all-reduce of {c.group_size} of {c.dp} is like {like}")
+
+
+@RULES.warn("hybrid-one-group", "group_size synchronization dp", "there is no other group to be ahead of")
+def hybrids_have_groups(c: Context) -> Finding | None:
+    """A group hybrid of one group."""
+    if c.strategy.synchronization != "group_hybrid" or c.dp is None or c.dp > c.group_size:
+        return None
+    return Finding("strategy.group_size", "group_hybrid of a single group is like bsp")

@@ -1,0 +1,95 @@
+"""Parameter servers behind aggregators: groups reduce first, one rank of each talks to the servers (D2, D5).
+
+MXNet's ``dist_device_sync``, Rudra-adv's aggregators, rack-scale servers behind workers of a host; with
+workers of a group in step and groups at their own pace, the compute groups of Omnivore (Hadjis et al. 2016).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from typing_extensions import override
+
+from sim.graph.builder import Ends
+from sim.graph.execution import Cause
+from sim.lowering.buckets import Bucket
+from sim.lowering.plan import IntArray, Plan
+from sim.lowering.state.parameter_server import ParameterServerState
+from sim.models.collectives import plan as collective_plan
+
+
+def replica_groups(plan: Plan) -> IntArray:
+    """Ranks of every group of ``group_size`` neighbouring replicas that hold the same part of the model."""
+    return plan.layout.groups("cp", "dp").reshape(-1, plan.strategy.group_size or 1)
+
+
+class ServerTreeState(ParameterServerState):
+    """A tree of two levels: a binomial reduction and broadcast in each group, then the servers.
+
+    The first rank of a group is its aggregator. The servers see one gradient per group, to which the
+    synchronisation rule applies.
+    """
+
+    @override
+    @classmethod
+    def request_families(cls, plan: Plan) -> None:
+        super().request_families(plan)
+        groups = replica_groups(plan)
+        if groups.shape[1] > 1:
+            for operation in ("reduce", "broadcast"):
+                plan.request(
+                    f"group_{operation}", groups, collective_plan(operation, "tree", groups.shape[1])
+                )
+
+    @override
+    @classmethod
+    def senders(cls, plan: Plan) -> IntArray:
+        return np.sort(replica_groups(plan)[:, 0])
+
+    @override
+    def senders_per_shard(self) -> int:
+        return super().senders_per_shard() // (self.strategy.group_size or 1)
+
+    @cached_property
+    def _sender_of(self) -> dict[int, int]:
+        groups, classes = replica_groups(self.plan), self.plan.classes
+        leader = np.zeros(self.plan.layout.num_ranks, np.int64)
+        leader[groups.ravel()] = np.repeat(groups[:, 0], groups.shape[1])
+        return {
+            index: int(classes.endpoint_class[leader[int(classes.representatives[index])]])
+            for stage in self.emitter.stage_classes
+            for index in stage
+        }
+
+    @override
+    def sender(self, index: int) -> int:
+        return self._sender_of[index]
+
+    @override
+    def pushes(self, stage: int, size: float, name: str, ends: Ends, updated: int) -> dict[int, int]:
+        classes = self.emitter.stage_classes[stage]
+        reduced = self.emitter.collective(
+            "group_reduce", classes, size, f"{name}.reduce", Cause.GRADIENT_COMM, ends, stream="group"
+        )
+        return {
+            index: self._transfer("push", index, size, name, reduced[index], updated=updated)
+            for index in classes
+            if self.sender(index) == index
+        }
+
+    @override
+    def pull(self, stage: int, virtual: int, bucket: Bucket, after: Ends, *, snapshot: bool) -> None:
+        classes, name = self.emitter.stage_classes[stage], f"{self._label(virtual, bucket)}.pull"
+        size = bucket.elements * self.parameter_bytes
+        pulled: Ends = {index: list(after.get(index, [])) for index in classes}
+        for index in classes:
+            if self.sender(index) == index:
+                task = self._transfer("pull", index, size, name, after.get(index, []), snapshot=snapshot)
+                self.requests[index, virtual, bucket.index] = task
+                pulled[index] = [task]
+        spread = self.emitter.collective(
+            "group_broadcast", classes, size, f"{name}.broadcast", Cause.PARAMETER_COMM, pulled, stream="pull"
+        )
+        for index in classes:
+            self.pulls[index, virtual, bucket.index] = spread[index][-1]

@@ -1,0 +1,95 @@
+"""Fields that only one rule of synchronisation, update or topology gives a meaning (dimensions D3 to D5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sim.spec.strategy import Strategy
+from sim.taxonomy.context import Context
+from sim.taxonomy.rule import Finding, Overrides, RuleSet
+
+RULES = RuleSet()
+
+
+def _owned(
+    field: str, owners: str, where: str, reason: str, owns: Callable[[Context], bool], *ways: Overrides
+) -> None:
+    """Refuse a field that is not at its default while ``owns`` is false."""
+    default = Strategy.model_fields[field].default
+
+    def find(c: Context) -> Finding | None:
+        value = getattr(c.strategy, field)
+        if value == default or owns(c):
+            return None
+        back: Overrides = {f"strategy.{field}": default}
+        said = "be absent" if default is None else f"be {default}"
+        return Finding(f"strategy.{field}", f"{said} unless {where}", value, (back, *ways))
+
+    find.__doc__ = f"``{field}`` unless {where}."
+    RULES.refuse(f"{field.replace('_', '-')}-owner", f"{field} {owners}", reason)(find)
+
+
+def _sync(*values: str) -> Callable[[Context], bool]:
+    return lambda c: c.strategy.synchronization in values
+
+
+def _local(c: Context) -> bool:
+    return c.strategy.synchronization == "local" and not c.uses_servers
+
+
+_owned(
+    "synchronous_steps", "synchronization state", "synchronization is local on replicated state",
+    "only post-local SGD has steps that are synchronised and steps that are not", _local,
+)  # fmt: skip
+_owned(
+    "gradients_per_update", "synchronization", "synchronization is soft_sync",
+    "only soft synchronisation counts the gradients of an update", _sync("soft_sync"),
+    {"strategy.synchronization": "soft_sync"},
+)  # fmt: skip
+_owned(
+    "delay", "synchronization", "synchronization is delayed",
+    "only delayed updates are late by a fixed number of steps", _sync("delayed"),
+    {"strategy.synchronization": "delayed"},
+)  # fmt: skip
+_owned(
+    "reads", "synchronization state", "synchronization is ssp on parameter servers",
+    "only there a pull may come before the clock allows the step",
+    lambda c: c.strategy.synchronization == "ssp" and c.uses_servers,
+)  # fmt: skip
+_owned(
+    "group_size", "synchronization topology",
+    "synchronization is partial_allreduce or group_hybrid, or topology is tree",
+    "nothing else forms groups of replicas", lambda c: c.uses_groups,
+)  # fmt: skip
+_owned(
+    "graph", "topology", "topology is graph", "only a graph has peers to choose",
+    lambda c: c.strategy.topology == "graph", {"strategy.topology": "graph"},
+)  # fmt: skip
+_owned(
+    "graph_degree", "topology", "topology is graph", "only a graph has peers to choose",
+    lambda c: c.strategy.topology == "graph", {"strategy.topology": "graph"},
+)  # fmt: skip
+_owned(
+    "push_probability", "topology graph synchronization",
+    "replicas of a random graph exchange without waiting (asp, group_hybrid)",
+    "who waits for a peer cannot leave it to chance whether the peer sends",
+    lambda c: (
+        c.strategy.topology == "graph"
+        and c.strategy.graph == "random"
+        and c.strategy.synchronization in ("asp", "group_hybrid")
+    ),
+)  # fmt: skip
+_owned(
+    "fragments", "synchronization state topology",
+    "synchronization is local on replicated state, or topology is full_mesh",
+    "only there parts of the model are exchanged in turn",
+    lambda c: _local(c) or c.strategy.topology == "full_mesh",
+)  # fmt: skip
+_owned(
+    "exchange_overlap", "synchronization state", "synchronization is local on replicated state",
+    "only there an exchange may end steps after it began", _local,
+)  # fmt: skip
+_owned(
+    "exchange_bits", "update synchronization topology", "models are exchanged (D4)",
+    "gradients are narrowed by compression", lambda c: c.strategy.update_semantics != "gradient_sum",
+)  # fmt: skip
