@@ -10,8 +10,8 @@ asp       its own exchange (averaging with one peer), or      its own sends of t
 ======== ================================================== ===============================================
 
 A model is sent as it was when the step began, beside the computation (D-PSGD, Lian et al., NIPS 2017), or
-without ``overlap`` behind the update. Averaging with one drawn peer (AD-PSGD, Lian et al., ICML 2018) moves both
-models and holds the communication threads of both, never their computation.
+without ``overlap`` behind the update. Averaging with one drawn peer (AD-PSGD, Lian et al., ICML 2018) moves
+both models and holds the communication threads of both, never their computation.
 """
 
 from __future__ import annotations

@@ -21,7 +21,12 @@ from sim.models.collectives import plan as collective_plan
 
 def replica_groups(plan: Plan) -> IntArray:
     """Ranks of every group of ``group_size`` neighbouring replicas that hold the same part of the model."""
-    return plan.layout.groups("cp", "dp").reshape(-1, plan.strategy.group_size or 1)
+    return plan.layout.groups("cp", "dp").reshape(-1, group_ranks(plan))
+
+
+def group_ranks(plan: Plan) -> int:
+    """Ranks of a group that hold the same part of the model."""
+    return (plan.strategy.group_size or 1) * plan.strategy.cp
 
 
 class ServerTreeState(ParameterServerState):
@@ -49,7 +54,7 @@ class ServerTreeState(ParameterServerState):
 
     @override
     def senders_per_shard(self) -> int:
-        return super().senders_per_shard() // (self.strategy.group_size or 1)
+        return super().senders_per_shard() // group_ranks(self.plan)
 
     @cached_property
     def _sender_of(self) -> dict[int, int]:
