@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sim.models.collectives import MAX_DIRECT_RANKS
+
 from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, Overrides, RuleSet, near_divisors, ways
+from sim.taxonomy.ruleset.collective import MAX_DIRECT_RANKS
 from sim.taxonomy.ruleset.state import TO_REPLICATED, TO_SERVERS
 
 RULES = RuleSet()
