@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, Overrides, RuleSet, near_divisors, ways
 from sim.taxonomy.ruleset.collective import MAX_DIRECT_RANKS
