@@ -88,6 +88,8 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         fields["schedule"] = draw(st.sampled_from(["naive", "gpipe", "1f1b", "interleaved"]))
         if fields["schedule"] == "interleaved":
             fields |= {"pp": 2, "virtual_stages": 2, "micro_batch_size": 1}
+        elif fields["pp"] == 2 and draw(st.booleans()):
+            fields["stage_blocks"] = draw(st.sampled_from([(1, 3), (3, 1)]))
     if state == "local":
         fields |= {"synchronization": "local", "local_steps": 2, "ep": 1, "cp": 1}
     else:

@@ -287,7 +287,10 @@ def make_plan(scenario: Scenario) -> Plan:
     else:
         costs = draft.layer_costs(device)
         seconds = costs.forward_s + costs.backward_input_s + costs.backward_weight_s
-        draft.chunks = split_layers(workload.layers, seconds.tolist(), parts)
+        draft.chunks = split_layers(
+            workload.layers, seconds.tolist(), parts, counts=strategy.stage_blocks,
+            embedding=strategy.embedding_in_split, head=strategy.head_in_split,
+        )  # fmt: skip
     return draft
 
 

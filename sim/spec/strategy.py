@@ -77,6 +77,15 @@ class Strategy(Spec):
     virtual_stages: int = Field(
         1, ge=1, description="model chunks per pipeline rank, for the interleaved schedule"
     )
+    stage_blocks: tuple[int, ...] | None = Field(
+        None, description="blocks of every model chunk in forward order, pp x virtual_stages numbers"
+    )
+    embedding_in_split: bool = Field(
+        False, description="the embedding counts as a block when blocks are divided over chunks (Megatron)"
+    )
+    head_in_split: bool = Field(
+        False, description="the head and its loss count as a block when blocks are divided over chunks"
+    )
     sequence_parallel: bool = Field(
         False, description="Megatron sequence parallelism: all-reduce becomes reduce-scatter + all-gather"
     )

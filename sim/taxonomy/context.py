@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from sim.spec.cluster import Cluster
 from sim.spec.host import Host
-from sim.spec.layer import Attention, Gemm
+from sim.spec.layer import Attention, Gemm, Layer
 from sim.spec.strategy import Strategy
 from sim.spec.workload import Workload
 
@@ -25,6 +26,8 @@ class WorkloadFacts:
     ----------
     num_blocks : int
         Blocks between which a pipeline may be cut.
+    has_embedding, has_head : bool
+        Whether the chain begins with an embedding (ends with a head) that shares its block with other layers.
     has_attention, has_tensor_split, has_selective : bool
         Whether any layer has an attention core, is divided by tensor parallelism, or stores
         activations that selective recomputation drops.
@@ -33,6 +36,8 @@ class WorkloadFacts:
     """
 
     num_blocks: int
+    has_embedding: bool
+    has_head: bool
     has_attention: bool
     has_tensor_split: bool
     has_selective: bool
@@ -51,11 +56,18 @@ class WorkloadFacts:
                 attention = attention or isinstance(op, Attention)
         return cls(
             num_blocks=workload.num_blocks,
+            has_embedding=_shares_block(workload.layers[:2], "embedding"),
+            has_head=_shares_block(workload.layers[:-3:-1], "head"),
             has_attention=attention,
             has_tensor_split=any(layer.tensor_parameters > 0 for layer in workload.layers),
             has_selective=any(layer.stored_selective_elements > 0 for layer in workload.layers),
             tensor_widths=frozenset(widths),
         )
+
+
+def _shares_block(ends: Sequence[Layer], kind: str) -> bool:
+    """Whether the outer of the two layers at an end of the chain is of a kind, in one block with the other."""
+    return len(ends) == 2 and ends[0].kind == kind and ends[0].block == ends[1].block
 
 
 @dataclass(frozen=True)

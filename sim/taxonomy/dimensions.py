@@ -79,7 +79,16 @@ DIMENSIONS: tuple[Dimension, ...] = (
                 "divides the activations tp leaves whole; an all-reduce becomes reduce-scatter + all-gather",
                 {"strategy.sequence_parallel": True},
             ),
-            Value("pp", "layers are divided into stages that pass activations on", fields=("strategy.pp",)),
+            Value(
+                "pp",
+                "layers are divided into stages that pass activations on; equally, or as told",
+                fields=(
+                    "strategy.pp",
+                    "strategy.stage_blocks",
+                    "strategy.embedding_in_split",
+                    "strategy.head_in_split",
+                ),
+            ),
             Value(
                 "cp_ring",
                 "parts of the sequence; keys and values go round while attention works on the block at hand",

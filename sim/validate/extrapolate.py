@@ -76,6 +76,7 @@ def axes_of(run: Run) -> tuple[Axis, Axis, Axis]:
     """(Stages, micro-batches per stage or micro-batches, layers per chunk) of a run."""
     stages, chunks = run.strategy.pp, run.strategy.virtual_stages
     blocks = int(run.params.get("num_layers", 0)) if run.generator in BLOCKS else 0
+    blocks += run.ends if blocks else 0
     depth = blocks / (stages * chunks) if blocks else 0.0
     if stages == 1:
         layers = _axis(depth, 4, 6, 8) if blocks else Axis.fixed(depth)

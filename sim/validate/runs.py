@@ -103,7 +103,7 @@ def _resized(run: Run, scenario: Scenario, size: Size) -> Scenario:
         "global_batch_size": size.micro_batches * (strategy.micro_batch_size or 1) * (strategy.dp or 1)
     }
     if size.depth:
-        changes["num_layers"] = size.stages * strategy.virtual_stages * size.depth
+        changes["num_layers"] = size.stages * strategy.virtual_stages * size.depth - run.ends
     cluster = run.cluster
     if size.stages != strategy.pp:
         ranks = strategy.tp * strategy.cp * (strategy.dp or 1) * size.stages

@@ -73,6 +73,11 @@ class Run:
             return "1 device"
         return "1 host" if self.cluster.size == 1 else "multi-host"
 
+    @property
+    def ends(self) -> int:
+        """Embedding and head, where they count as blocks of the pipeline."""
+        return self.strategy.embedding_in_split + self.strategy.head_in_split
+
     def workload(self, **changes: Any) -> Workload:
         """The workload; ``changes`` replace parameters of the generator."""
         return generate(self.generator, {**self.params, **changes})
@@ -152,6 +157,7 @@ def load_run(row: Row, catalog: Catalog) -> Run:
     degrees = _degrees(row)
     batch, micro_batch, micro_batches = _batch(row, degrees["dp"], degrees["pp"], params, assumed)
     strategy = _strategy(row, framework, degrees, micro_batch, assumed)
+    strategy = _counting_ends(strategy, params.get("num_layers"))
     params = {
         **params,
         "name": row.text("model") or "unnamed",
@@ -239,6 +245,14 @@ def _strategy(
         "state": _state(row, framework, assumed) if degrees["dp"] > 1 else "replicated",
     }
     return Strategy(**(fields | _variable_update(row)))
+
+
+def _counting_ends(strategy: Strategy, blocks: int | None) -> Strategy:
+    """Megatron's interleaved chunks are equal; where blocks alone do not divide, embedding and head count."""
+    parts = strategy.pp * strategy.virtual_stages
+    if not blocks or strategy.virtual_stages == 1 or blocks % parts == 0 or (blocks + 2) % parts:
+        return strategy
+    return strategy.model_copy(update={"embedding_in_split": True, "head_in_split": True})
 
 
 def _variable_update(row: Row) -> dict[str, Any]:

@@ -32,3 +32,36 @@ def test_cuts_never_split_a_block(parts: int) -> None:
     pieces = split_layers(layers, [1.0 + i % 4 for i in range(15)], parts)
     assert list(chain.from_iterable(pieces)) == list(range(15))
     assert all(len(p) % 3 == 0 and p for p in pieces)
+
+
+def gpt_like(blocks: int) -> list[Layer]:
+    """Blocks of attention and mlp; the embedding is in the first, the head in the last."""
+    kinds = [("embedding", 0)] + [(k, b) for b in range(blocks) for k in ("attention", "mlp")]
+    return layers_of([*kinds, ("head", blocks - 1)])
+
+
+def test_embedding_and_head_count_as_blocks() -> None:
+    """Llama 3 405B: 126 blocks, embedding and head over 16 stages x 8 chunks, one each."""
+    layers = gpt_like(126)
+    parts = split_layers(layers, [1.0] * len(layers), 128, embedding=True, head=True)
+    assert parts[0] == [0]
+    assert parts[-1] == [len(layers) - 1]
+    assert {len(p) for p in parts[1:-1]} == {2}
+
+
+@pytest.mark.parametrize(
+    ("embedding", "head", "blocks"), [(True, False, [4, 6, 6]), (False, True, [6, 6, 4])]
+)
+def test_one_end_counts(embedding: bool, head: bool, blocks: list[int]) -> None:
+    layers = gpt_like(8)
+    parts = split_layers(layers, [1.0] * len(layers), 3, embedding=embedding, head=head)
+    found = [len([j for j in p if layers[j].kind in ("attention", "mlp")]) for p in parts]
+    assert found == blocks
+    assert [len(p) for p in parts] == [blocks[0] + 1, blocks[1], blocks[2] + 1]
+
+
+def test_stated_chunks() -> None:
+    layers = gpt_like(6)
+    parts = split_layers(layers, [1.0] * len(layers), 4, counts=(0, 1, 5, 0))
+    assert parts == [[0], [1, 2], list(range(3, 13)), [13]]
+    assert [len(p) for p in split_layers(layers, [1.0] * len(layers), 2, counts=(1, 5))] == [3, 11]

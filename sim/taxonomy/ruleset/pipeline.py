@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, Overrides, RuleSet, ways
 
@@ -72,11 +74,58 @@ def chunks_are_interleaved(c: Context) -> Finding | None:
 
 
 @RULES.refuse(
+    "stage-blocks",
+    "stage_blocks pp virtual_stages",
+    "every block of the model belongs to one chunk, and a chunk without a block needs the embedding or head",
+)
+def chunks_hold_all_blocks(c: Context) -> Finding | None:
+    """Stated chunk sizes: one per chunk, adding up to the model, none empty."""
+    strategy, facts, given = c.strategy, c.workload_facts, c.strategy.stage_blocks
+    if given is None:
+        return None
+    chunks, without = strategy.pp * strategy.virtual_stages, {"strategy.stage_blocks": None}
+    even = tuple(len(part) for part in np.array_split(np.arange(facts.num_blocks), chunks))
+    instead: tuple[Overrides, ...] = ({"strategy.stage_blocks": even}, without) if chunks > 1 else (without,)
+    shown = ", ".join(map(str, given))
+    if len(given) != chunks or chunks == 1:
+        must = f"give pp x virtual_stages ({chunks}) numbers" if chunks > 1 else "be absent while pp is 1"
+        return Finding("strategy.stage_blocks", must, shown, instead)
+    if sum(given) != facts.num_blocks:
+        must = f"add up to the blocks of {c.workload.name} ({facts.num_blocks})"
+        return Finding("strategy.stage_blocks", must, f"{shown} = {sum(given)}", instead)
+    least = [1] * chunks
+    least[0] -= facts.has_embedding
+    least[-1] -= facts.has_head
+    if any(count < low for count, low in zip(given, least, strict=True)):
+        return Finding("strategy.stage_blocks", "leave no chunk without a layer", shown, instead)
+    if strategy.embedding_in_split or strategy.head_in_split:
+        plain: Overrides = {"strategy.embedding_in_split": False, "strategy.head_in_split": False}
+        must = "be absent while the embedding or the head counts as a block"
+        return Finding("strategy.stage_blocks", must, shown, (without, plain))
+    return None
+
+
+@RULES.warn("split-ends", "embedding_in_split head_in_split pp", "there is nothing to divide differently")
+def split_ends_exist(c: Context) -> Finding | None:
+    """Embedding or head counted as a block where there is no pipeline, or no such layer in a block."""
+    strategy, facts = c.strategy, c.workload_facts
+    for name, exists in (("embedding", facts.has_embedding), ("head", facts.has_head)):
+        if getattr(strategy, f"{name}_in_split") and (strategy.pp == 1 or not exists):
+            why = "while pp is 1" if strategy.pp == 1 else f"as no {name} shares a block of {c.workload.name}"
+            return Finding(f"strategy.{name}_in_split", f"{name}_in_split has no effect {why}")
+    return None
+
+
+@RULES.refuse(
     "pp-blocks", "pp virtual_stages", "a pipeline is cut only between blocks, and no chunk may be empty"
 )
 def stages_have_blocks(c: Context) -> Finding | None:
     """No more stages than blocks."""
-    strategy, blocks = c.strategy, c.workload_facts.num_blocks
+    strategy, facts = c.strategy, c.workload_facts
+    if strategy.pp > 1 and strategy.stage_blocks is not None:
+        return None  # told how many each
+    blocks = facts.num_blocks + (strategy.embedding_in_split and facts.has_embedding)
+    blocks += strategy.head_in_split and facts.has_head
     if strategy.pp * strategy.virtual_stages <= blocks:
         return None
     most = blocks // strategy.virtual_stages
