@@ -66,7 +66,7 @@ class WorkloadFacts:
 
 
 def _shares_block(ends: Sequence[Layer], kind: str) -> bool:
-    """Whether the outer of the two layers at an end of the chain is of a kind, in one block with the other."""
+    """Whether the outermost layer of an end of the chain is of a kind, in one block with the next one."""
     return len(ends) == 2 and ends[0].kind == kind and ends[0].block == ends[1].block
 
 
