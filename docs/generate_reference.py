@@ -158,14 +158,79 @@ def section(model: type[BaseModel], skip: Iterable[str] = ()) -> str:
 
 def strategy_page() -> str:
     """Fields of a strategy."""
-    from sim.spec import Strategy
+    from sim.spec import Preset, Strategy
 
+    header = " ".join(info.alias or name for name, info in Preset.model_fields.items())
     return page(
         "Strategy fields",
-        "A strategy file has the header `schema name description source` and the fields below, side by side. "
+        f"A strategy file has a header (`{header}`) and the fields below, side by side; the "
+        "[presets](presets.md) are such files. "
         "`--set strategy.FIELD=VALUE`, an axis `strategy.FIELD` of a sweep and `sim.strategy(FIELD=VALUE)` "
         "take the same names. D1, D2 ... are the dimensions of the [taxonomy](../explanation/taxonomy.md).",
         fields_table(Strategy),
+    )
+
+
+def presets_page() -> str:
+    """All presets: what they set, what is modelled, what is simplified."""
+    from sim.catalog import default_catalog
+
+    catalog = default_catalog()
+    rows = []
+    for name in catalog.names("strategy"):
+        header = catalog.preset(name)
+        alias = f"As `{header.alias_of}`. " if header.alias_of else ""
+        fields = catalog.strategy(name).to_data()
+        settings = " ".join(f"`{field}={_setting(value)}`" for field, value in fields.items())
+        place = " ".join(filter(None, [header.testbed, f"(`{header.cluster}`)" if header.cluster else ""]))
+        rows.append(
+            (f"`{name}`", alias + header.description, settings, header.simplified, place, header.source)
+        )
+    return page(
+        "Strategy presets",
+        f"{len(rows)} named systems and techniques: `clusterloom run WORKLOAD CLUSTER --strategy NAME`. None "
+        "has code of its own: a preset is the fields it sets. Where nothing stands under `simplified`, "
+        "nothing that changes a step's time is known to be left out.",
+        table(("preset", "modelled", "fields", "simplified", "testbed", "source"), rows),
+    )
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def dimensions_page() -> str:
+    """Dimensions of the taxonomy with their values, and the rules between them."""
+    from sim.taxonomy import ALL_RULES, DIMENSIONS
+
+    parts = []
+    for each in DIMENSIONS:
+        rows = []
+        for value in each.values:
+            how = [f"`{name}={_setting(setting)}`" for name, setting in value.settings.items()]
+            rows.append(
+                (
+                    f"`{value.name}`",
+                    " ".join([*how, *(f"`{n}=...`" for n in value.fields)]),
+                    value.description,
+                )
+            )
+        parts += [f"## {each.id} {each.name}", each.question, table(("value", "fields", "meaning"), rows),
+                  f"Source: {each.source}."]  # fmt: skip
+    rules = [
+        (f"`{rule.id}`", rule.verdict, rule.reason, ", ".join(f"`{f}`" for f in rule.fields))
+        for rule in ALL_RULES
+    ]
+    return page(
+        "Dimensions and rules",
+        "Any value of any dimension combines with any other unless a rule refuses it. A comparison "
+        "(`axes: taxonomy` in a sweep) names values as they stand here: `ssp(3)` sets the fields in order.",
+        *parts,
+        "## Rules",
+        "`invalid` refuses a strategy, `warn` lets it play with a warning.",
+        table(("rule", "verdict", "because", "fields"), rules),
     )
 
 
@@ -334,6 +399,8 @@ def _placeholder(declared: Any) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "strategy.md": strategy_page,
+    "presets.md": presets_page,
+    "dimensions.md": dimensions_page,
     "specs.md": specs_page,
     "columns.md": columns_page,
     "calibration_default.md": calibration_page,

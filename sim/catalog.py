@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 
 from sim import yamlio
 from sim.errors import InputError
-from sim.spec.base import CatalogSpec, Spec, quantity_dimension
+from sim.spec.base import Spec, quantity_dimension
 from sim.spec.calibration import Calibration
 from sim.spec.cluster import Cluster
 from sim.spec.device import Device
 from sim.spec.host import Host
+from sim.spec.preset import Preset
 from sim.spec.scenario import Scenario, ScenarioFile
 from sim.spec.strategy import Strategy
 from sim.spec.sweep import Sweep
@@ -37,7 +38,7 @@ FOLDERS: dict[str, str] = {
     "scenario": "workloads/scenarios",
 }
 _PLURALS = {"strategies": "strategy", **{f"{kind}s": kind for kind in FOLDERS}}
-_HEADER = ("schema", "name", "description", "source")
+_PRESET_HEADER = tuple(info.alias or name for name, info in Preset.model_fields.items())
 # Fields of a cluster that resolving fills in.
 _RESOLVED = frozenset({"host_types", "host_type_of", "device_types", "server_host_type"})
 _CACHE_SIZE = 1024
@@ -258,16 +259,37 @@ class Catalog:
 
         def build(document: yamlio.Document) -> Strategy:
             # A preset file holds the catalogue header and the strategy's fields side by side.
-            body = document.without(*_HEADER)
-            yamlio.validate(CatalogSpec, document.without(*body.data), field_prefix="strategy")
+            body = document.without(*_PRESET_HEADER)
+            header = yamlio.validate(Preset, document.without(*body.data), field_prefix="strategy")
+            if header.alias_of is not None:
+                self._check_alias(name, header.alias_of, document)
+                inherited = self.strategy(header.alias_of)
+                kept = {field: getattr(inherited, field) for field in inherited.model_fields_set}
+                own = yamlio.validate(Strategy, body, field_prefix="strategy")
+                kept |= {field: getattr(own, field) for field in own.model_fields_set}
+                return yamlio.validate(Strategy, kept, field_prefix="strategy", overrides=overrides)
             return yamlio.validate(Strategy, body, field_prefix="strategy", overrides=overrides)
 
         return self._cached("strategy", name, repr(sorted(overrides.items())), build)
 
-    def strategy_header(self, name: str) -> dict[str, str]:
-        """Name, description and source of a preset."""
-        data = yamlio.load(self.find_file("strategy", name)).data
-        return {key: str(data.get(key, "")) for key in _HEADER[1:]}
+    def _check_alias(self, name: str, target: str, document: yamlio.Document) -> None:
+        """Refuse aliases of aliases: a reader should find the fields one step away, and never in a circle."""
+        where = document.where(("alias_of",))
+        known = [each for each in self.names("strategy") if each != name]
+        if target not in known:
+            close = nearest(target, known)
+            hint = f"Try {close}." if close else ""
+            raise InputError("strategy.alias_of", "name another preset", target, hint=hint, where=where)
+        if self.preset(target).alias_of is not None:
+            raise InputError(
+                "strategy.alias_of", "name a preset that is no alias itself", target, where=where
+            )
+
+    def preset(self, name: str) -> Preset:
+        """What the file of a preset says beside the strategy's fields."""
+        document = yamlio.load(self.find_file("strategy", name))
+        body = document.without(*_PRESET_HEADER)
+        return yamlio.validate(Preset, document.without(*body.data), field_prefix="strategy")
 
     def calibration(self, names: str | Iterable[str] = ()) -> Calibration:
         """The default calibration with others merged over it, in order."""

@@ -41,7 +41,7 @@ def command(
     chosen = kind_of(kind) if kind else _kind_of_name(found, name)
     spec = found.cluster(name, num_hosts=num_hosts) if chosen == "cluster" else found.get(chosen, name)
     derived = _derived(chosen, spec)
-    header = found.strategy_header(name) if chosen == "strategy" else {}
+    header = _preset(found, name) if chosen == "strategy" else {}
     if json:
         emit_json(
             {
@@ -54,9 +54,10 @@ def command(
         return 0
     screen = console()
     screen.print(f"[bold]{chosen}[/bold] {escape(str(header.get('name') or name))}")
-    for label, text in (("", header.get("description")), ("source: ", header.get("source"))):
-        if text:
-            screen.print(escape(f"{label}{text}"))
+    for label, text in header.items():
+        if label not in ("schema", "name") and text:
+            lead = "" if label == "description" else f"{label.replace('_', ' ')}: "
+            screen.print(escape(f"{lead}{text}"), soft_wrap=True)
     if derived:
         screen.print("\n[bold]derived[/bold]")
         for label, value in derived.items():
@@ -64,6 +65,10 @@ def command(
     screen.print("\n[bold]values[/bold]")
     screen.print(escape(dumps(_readable(chosen, spec)).rstrip()))
     return 0
+
+
+def _preset(catalog: Catalog, name: str) -> dict[str, Any]:
+    return catalog.preset(name).model_dump(mode="json", by_alias=True)
 
 
 def _kind_of_name(catalog: Catalog, name: str) -> str:

@@ -21,6 +21,7 @@ from sim.spec.device import Device
 from sim.spec.fabric import Fabric, FabricEdge
 from sim.spec.host import Host, HostLink, Nic, Storage
 from sim.spec.layer import Attention, Convolution, Embedding, Gemm, Layer, Measured, MemoryBound, Op
+from sim.spec.preset import Preset
 from sim.spec.scenario import Perturbation, Scenario, ScenarioFile
 from sim.spec.strategy import Strategy
 from sim.spec.sweep import Grid, Sweep
@@ -56,6 +57,7 @@ __all__ = [
     "Op",
     "Parameter",
     "Perturbation",
+    "Preset",
     "Scenario",
     "ScenarioFile",
     "Seconds",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sim.catalog import Catalog
+from sim.errors import InputError
 from sim.spec import Strategy
 from sim.taxonomy import ARCHETYPES, archetype, check, resolve
 
@@ -35,10 +38,32 @@ def test_preset_resolves_on_a_suitable_cluster(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_says_what_it_is_and_where_it_comes_from(name: str) -> None:
-    header = CATALOG.strategy_header(name)
-    assert header["name"] == name
-    assert len(header["description"]) > 20
-    assert len(header["source"]) > 10
+    header = CATALOG.preset(name)
+    assert header.name == name
+    assert len(header.description) > 20
+    assert len(header.source) > 10
+    if header.cluster is not None:
+        CATALOG.cluster(header.cluster)
+
+
+def test_an_alias_starts_from_its_target_and_may_differ(tmp_path: Path) -> None:
+    folder = tmp_path / "strategies"
+    folder.mkdir()
+
+    def write(name: str, body: str) -> None:
+        text = f"schema: 1\nname: {name}\ndescription: d\nsource: s\n{body}"
+        (folder / f"{name}.yaml").write_text(text)
+
+    write("kin", "alias_of: horovod\nsimplified: everything\nbucket_size: 1MiB\n")
+    write("second", "alias_of: kin\n")
+    write("lost", "alias_of: horovodd\n")
+    catalog = Catalog([tmp_path])
+    assert catalog.strategy("kin") == catalog.strategy("horovod", bucket_size="1MiB")
+    assert catalog.strategy("kin", collective="tree").collective == "tree"
+    with pytest.raises(InputError, match=r"no alias itself.*second.yaml:5"):
+        catalog.strategy("second")
+    with pytest.raises(InputError, match="Try horovod"):
+        catalog.strategy("lost")
 
 
 def test_pipeline_presets_take_convolutional_models_too() -> None:
