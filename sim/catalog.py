@@ -247,12 +247,20 @@ class Catalog:
 
         Giving one of ``global_batch_size`` and ``batch_per_device`` takes the file's other one away.
         """
-        return self._cached(
-            "workload",
-            name,
-            repr(sorted(overrides.items())),
-            lambda document: _build_workload(document, overrides),
+        return self._measured(
+            self._cached(
+                "workload",
+                name,
+                repr(sorted(overrides.items())),
+                lambda document: _build_workload(document, overrides),
+            )
         )
+
+    def _measured(self, workload: Workload) -> Workload:
+        """Fill in the device on which a workload's layers were measured."""
+        if not isinstance(workload.measured_on, str):
+            return workload
+        return workload.model_copy(update={"measured_on": self.device(workload.measured_on)})
 
     def strategy(self, name: str, **overrides: Any) -> Strategy:
         """Strategy preset by name; overrides are fields of the strategy."""
@@ -341,7 +349,9 @@ class Catalog:
             if root not in whole:
                 raise InputError(root, "be given")
         built: dict[str, Any] = {
-            "workload": self._part(self.workload, whole.pop("workload"), parts.pop("workload", {})),
+            "workload": self._measured(
+                self._part(self.workload, whole.pop("workload"), parts.pop("workload", {}))
+            ),
             "cluster": self._cluster_part(whole.pop("cluster"), parts.pop("cluster", {})),
             "strategy": self._strategy_part(whole.pop("strategy", None), parts.pop("strategy", {})),
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -113,7 +112,6 @@ def save_trace(result: Result, path: str) -> None:
     try:
         result.save_trace(path)
     except OSError as error:
-        Path(path).unlink(missing_ok=True)
         raise InputError("--trace", f"be writable ({(error.strerror or str(error)).lower()})", path) from None
     note(f"trace: {path} (open it at https://ui.perfetto.dev)")
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from sim.cli.output import MISSING, console, emit_json, escape, grid, note, number, percent, seconds, size
-from sim.errors import InputError
 
 command = typer.Typer(
     help="Read real traces: Kineto, execution traces, Chakra, Nsight, XPlane, timelines, AICB, SimAI, GOAL.",
@@ -93,45 +92,49 @@ def import_command(
     files: Files,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="WORKLOAD.yaml", help="The workload file.")
-    ],
+    ] = "",
+    graph: Annotated[
+        str,
+        typer.Option(metavar="OUT.npz", help="The job as it happened; default: beside the workload."),
+    ] = "",
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Samples per step and rank; default: from the first operator.")
+        int | None, typer.Option(min=1, help="Samples of a forward pass; default: of the first operator.")
     ] = None,
+    device: Annotated[
+        str, typer.Option(help="Device it ran on, by catalogue name; default: what the trace says.")
+    ] = "",
     name: Annotated[str, typer.Option(help="Name of the workload; default: of the file.")] = "",
     json: Json = False,
 ) -> int:
-    """Make a workload of the model that a trace shows: shapes from recorded operators."""
-    from pathlib import Path
-
+    """Make a workload of the model in a trace, with its measured times, and keep the job as it happened."""
+    from sim.catalog import default_catalog
+    from sim.trace.import_files import import_trace
     from sim.trace.read import read
-    from sim.trace.to_workload import to_workload, workload_data
-    from sim.yamlio import dumps
 
-    target = Path(output)
-    if target.suffix not in (".yaml", ".yml"):
-        raise InputError("-o", "end in .yaml", output)
     with progress_bar() as progress:
         found = read(files, host=True, progress=progress)
-    workload = to_workload(found, name=name or target.stem, batch=batch)
-    try:
-        target.write_text(dumps(workload_data(workload)))
-    except OSError as error:
-        raise InputError("-o", "be a place that can be written", f"{output} ({error.strerror})") from None
-    summary = {
-        "file": output,
-        "layers": len(workload.layers),
-        "parameters": workload.num_parameters,
-        "batch_per_device": workload.batch_per_device,
-        "dtype": workload.dtype,
-        "optimizer": workload.optimizer,
-    }
+    summary = import_trace(
+        found,
+        output,
+        graph=graph,
+        name=name,
+        batch=batch,
+        device=default_catalog().device(device) if device else None,
+    )
     if json:
         emit_json(summary)
-    else:
-        for key, value in summary.items():
-            text = number(value, 12) if isinstance(value, float) else str(value)
-            console().print(escape(f"{key.replace('_', ' ')}: {text}"))
+        return 0
+    for key, value in summary.items():
+        if key != "warnings" and value is not None:
+            text = seconds(value) if key.endswith("_s") else _plain(value)
+            console().print(escape(f"{key.removesuffix('_s').replace('_', ' ')}: {text}"))
+    for warning in summary["warnings"]:
+        console().print(escape(f"{warning['name'].replace('_', ' ')}: {warning['text']}"))
     return 0
+
+
+def _plain(value: Any) -> str:
+    return number(value, 12) if isinstance(value, float) else str(value)
 
 
 @command.command("export")

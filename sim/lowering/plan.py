@@ -21,7 +21,7 @@ from sim.lowering.layout import Layout
 from sim.lowering.library import LibraryTimes, achievable
 from sim.lowering.stages import split_layers
 from sim.lowering.traffic import Traffic, reduction_rate, step_latency
-from sim.models.compute import LayerCosts, chain_cost
+from sim.models.compute import LayerCosts, Measurement, chain_cost
 from sim.models.memory import local_parameters, stage_memory
 from sim.spec import Calibration, Cluster, Device, Scenario, Strategy, Workload
 from sim.spec.workload import DTYPE_BYTES
@@ -218,6 +218,15 @@ class Plan(Traffic):
             ep=self.strategy.ep,
             calibration=self.calibration,
             slowest_of=self.layout.num_ranks if self.strategy.synchronization in ("bsp", "delayed") else 1,
+            measured=self._measurement(device),
+        )
+
+    def _measurement(self, device: Device) -> Measurement:
+        """Where the layers' measured times hold: on every device if the workload does not say."""
+        given = self.workload.measured_on
+        return Measurement(
+            given if isinstance(given, Device) else device,
+            self.workload.measured_dtype or self.workload.dtype,
         )
 
     def fold(self) -> None:

@@ -24,6 +24,8 @@ from sim.models.kernels import (
     compile_chain,
     operation_flops,
 )
+from sim.models.measured import Measurement as Measurement
+from sim.models.measured import replace_measured
 from sim.models.roofline import Roof, kernel_times, roof
 from sim.spec.calibration import Calibration
 from sim.spec.device import Device
@@ -108,6 +110,7 @@ def chain_cost(
     ep: int = 1,
     first: bool = True,
     slowest_of: int = 1,
+    measured: Measurement | None = None,
 ) -> LayerCosts:
     """Cost of every layer of a chain for one micro-batch on one device.
 
@@ -129,6 +132,8 @@ def chain_cost(
         Whether the chain's first layer is the model's first, which needs no input gradient.
     slowest_of : int
         Devices that wait for each other: equal devices differ a little in speed, and the slowest counts.
+    measured : Measurement, optional
+        Where the layers' measured times hold; on ``device`` itself if absent.
 
     Returns
     -------
@@ -137,8 +142,10 @@ def chain_cost(
     """
     if micro_batch <= 0:
         raise InputError("strategy.micro_batch_size", "be greater than 0", got=micro_batch)
+    chain = tuple(layers)
+    timed = any(layer.measured is not None for layer in chain)
     return _chain_cost(
-        tuple(layers),
+        chain,
         device,
         dtype,
         float(micro_batch),
@@ -148,6 +155,7 @@ def chain_cost(
         first,
         slowest_of,
         calibration,
+        (measured or Measurement(device, dtype)) if timed else None,
     )
 
 
@@ -189,13 +197,30 @@ def _chain_cost(
     first: bool,
     slowest_of: int,
     calibration: Calibration,
+    measured: Measurement | None,
 ) -> LayerCosts:
     kernels = compile_chain(layers, first)
     rates = roof(device, dtype, calibration)
     dims = kernels.scaled((micro_batch, float(tp), float(tp) if sequence_parallel else 1.0, float(ep)))
     exchanges = np.array([float(layer.tensor_all_reduce and tp > 1) for layer in layers])
     slowdown = slowest_device(slowest_of, calibration.value("device", device.name, "speed_variation"))
-    return evaluate(kernels, dims, rates, micro_batch, exchanges, slowdown)
+    costs = evaluate(kernels, dims, rates, micro_batch, exchanges, slowdown)
+    if measured is None:
+        return costs
+    now = phase_seconds(kernels, dims, rates) * slowdown
+    there = roof(measured.device, measured.dtype, calibration)
+    reference = np.zeros_like(now)
+    batches = np.array([layer.measured.batch if layer.measured else 0.0 for layer in layers])
+    for batch in np.unique(batches[batches > 0]):
+        seconds = phase_seconds(kernels, kernels.scaled((float(batch), 1.0, 1.0, 1.0)), there)
+        reference[:, batches == batch] = seconds[:, batches == batch]
+    return replace_measured(costs, layers, now, reference, micro_batch)
+
+
+def phase_seconds(kernels: Kernels, dims: FloatArray, rates: Roof) -> FloatArray:
+    """Device seconds of every layer in the three phases, without the host's limit: float[3, L]."""
+    times = kernel_times(kernels, dims, rates)
+    return np.stack([_to_layers(kernels, _to_operations(kernels, times, phase)) for phase in range(3)])
 
 
 def slowest_device(count: int, variation: float) -> float:

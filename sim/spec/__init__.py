@@ -20,7 +20,17 @@ from sim.spec.cluster import Cluster, HostGroup
 from sim.spec.device import Device
 from sim.spec.fabric import Fabric, FabricEdge
 from sim.spec.host import Host, HostLink, Nic, Storage
-from sim.spec.layer import Attention, Convolution, Embedding, Gemm, Layer, Measured, MemoryBound, Op
+from sim.spec.layer import (
+    Attention,
+    Convolution,
+    Embedding,
+    Gemm,
+    Layer,
+    LayerTime,
+    Measured,
+    MemoryBound,
+    Op,
+)
 from sim.spec.preset import Preset
 from sim.spec.scenario import Perturbation, Scenario, ScenarioFile
 from sim.spec.strategy import Strategy
@@ -51,6 +61,7 @@ __all__ = [
     "HostGroup",
     "HostLink",
     "Layer",
+    "LayerTime",
     "Measured",
     "MemoryBound",
     "Nic",

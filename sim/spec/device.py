@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from sim.spec.base import Bytes, BytesPerSecond, CatalogSpec, DollarsPerHour, FlopsPerSecond, Watts, refuse
-from sim.spec.workload import DTYPE_BYTES
+from sim.spec.dtypes import DTYPE_BYTES
 
 
 class Device(CatalogSpec):

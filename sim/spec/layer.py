@@ -91,6 +91,22 @@ class Measured(Spec):
 Op = Annotated[Gemm | Convolution | Attention | MemoryBound | Embedding | Measured, Field(discriminator="op")]
 
 
+class LayerTime(Spec):
+    """What a layer took for ``batch`` samples on one unsharded device, as a trace shows it.
+
+    The layer's ops then only say how the times change with device, precision, batch and sharding: by the
+    ratio of modelled times. A phase without ops changes in proportion to the batch.
+    """
+
+    forward_s: Seconds = Field(ge=0, description="device time of the forward pass")
+    backward_s: Seconds = Field(ge=0, description="device time of the whole backward pass")
+    forward_host_s: Seconds = Field(
+        0, ge=0, description="time the host needs to issue the forward pass, whatever the device"
+    )
+    backward_host_s: Seconds = Field(0, ge=0, description="the same for the backward pass")
+    batch: float = Field(1, gt=0, description="samples the times were measured for")
+
+
 class Layer(Spec):
     """One step of the layer chain. All element counts are per sample and unsharded."""
 
@@ -100,6 +116,7 @@ class Layer(Spec):
         ge=0, description="pipeline stages are cut only between blocks; non-decreasing along the chain"
     )
     ops: tuple[Op, ...] = ()
+    measured: LayerTime | None = Field(None, description="measured times, which override those of the ops")
     parameters: float = Field(0, ge=0, description="trainable parameters shared by all experts; unsharded")
     tensor_parameters: float = Field(
         0, ge=0, description="part of `parameters` that tensor parallelism divides"

@@ -7,12 +7,13 @@ from typing import Literal
 from pydantic import Field
 
 from sim.spec.base import Bytes, CatalogSpec, Seconds
+from sim.spec.device import Device
+from sim.spec.dtypes import DTYPE_BYTES as DTYPE_BYTES
+from sim.spec.dtypes import DType as DType
 from sim.spec.layer import Layer
 
-DType = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"]
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "lamb", "adagrad"]
 
-DTYPE_BYTES: dict[str, float] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "fp4": 0.5, "int8": 1}
 OPTIMIZER_STATES: dict[str, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "lamb": 2, "adagrad": 1}
 
 
@@ -39,6 +40,23 @@ class Workload(CatalogSpec):
         description=(
             "measured time of a whole update on one device; a rank that updates part of the parameters "
             "takes that part of it"
+        ),
+    )
+    measured_on: Device | str | None = Field(
+        None,
+        description=(
+            "device (catalogue name) on which the layers' `measured` times and `optimizer_time` were taken; "
+            "on another they are scaled by the ratio of modelled times. If absent they hold on every device"
+        ),
+    )
+    measured_dtype: DType | None = Field(
+        None, description="precision in which the layers were measured; `dtype` if absent"
+    )
+    step_overhead: Seconds | None = Field(
+        None,
+        ge=0,
+        description=(
+            "measured time of a step outside forward, backward and update; the calibration's if absent"
         ),
     )
     input_time_per_sample: Seconds = Field(

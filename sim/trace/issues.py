@@ -56,6 +56,11 @@ MEANING: dict[str, str] = {
     "collective_not_simultaneous": "operations of one name and number whose spans do not overlap; kept apart",
     "collective_of_absent_ranks": "collectives whose other ranks are not in the trace; as long as measured",
     "peer_missing": "sends and receives without their counterpart; as long as measured",
+    "et_operators_joined": "operators whose shapes come from the execution trace of the same rank",
+    "et_operators_unmatched": "operators that the execution trace of the rank does not have; shapes unknown",
+    "device_not_in_catalogue": "the catalogue lacks the traced device; measured times are used on any device",
+    "shapes_unknown": "operators without shapes; layers have times and gradients, no activation sizes",
+    "gradients_unknown": "no gradient exchange to take parameters from; layers have none",
     "group_size_unknown": "collectives whose group size is not stated",
 }
 

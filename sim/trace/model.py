@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ import numpy.typing as npt
 from sim.timeline import Timeline
 from sim.trace.issues import Issues
 from sim.trace.operators import Operator
+
+if TYPE_CHECKING:
+    from sim.trace.simai import SimaiTable
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -55,6 +58,15 @@ class Step:
     def duration(self) -> float:
         """Length in seconds."""
         return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Update:
+    """One call of the optimiser (``Optimizer.step`` or ``.zero_grad``), seconds on the rank's clock."""
+
+    name: str
+    start: float
+    end: float
 
 
 @dataclass(frozen=True)
@@ -157,6 +169,10 @@ class RankTrace:
         File (or archive member) it came from, base name only.
     clock_origin_ns : int
         Absolute time of 0 on the rank's clock, nanoseconds since 1970 (0 if unknown).
+    device_memory : float or None
+        Bytes of the device's memory where the file says it.
+    operators : tuple of Operator
+        Forward operators of a typical step; ``operator_steps`` holds those of every step.
     num_events : int
         Entries of the file.
     """
@@ -168,6 +184,7 @@ class RankTrace:
     rank: int | None = None
     world_size: int | None = None
     device: str | None = None
+    device_memory: float | None = None
     backend: str | None = None
     steps: tuple[Step, ...] = ()
     collectives: tuple[Collective, ...] = ()
@@ -178,7 +195,10 @@ class RankTrace:
     categories: dict[str, int] = field(default_factory=dict)
     correlation: IntArray | None = None
     job: JobTable | None = None
+    simai: SimaiTable | None = None
     operators: tuple[Operator, ...] = ()
+    operator_steps: tuple[tuple[Operator, ...], ...] = ()
+    updates: tuple[Update, ...] = ()
     optimizer: OptimizerName | None = None
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+_NAN = float("nan")
+
 CONVOLUTION = frozenset(
     f"aten::{n}" for n in ("conv2d", "convolution", "_convolution", "cudnn_convolution", "miopen_convolution")
 )
@@ -49,6 +51,12 @@ class Operator:
         Word of the first tensor's element type.
     storages : tuple of int
         Storage of each input where the trace says it (0: unknown): equal ones are the same memory.
+    segment : int
+        Backward passes begun before it within its step: more than one value means accumulated gradients.
+    start, end : float
+        Seconds of the host on the rank's clock; NaN where not measured.
+    thread : int
+        Host thread, -1 where unknown.
     """
 
     name: str
@@ -56,6 +64,10 @@ class Operator:
     output: tuple[int, ...] | None
     dtype: str
     storages: tuple[int, ...] = ()
+    segment: int = 0
+    start: float = _NAN
+    end: float = _NAN
+    thread: int = -1
 
 
 def shape(value: Any) -> tuple[int, ...]:

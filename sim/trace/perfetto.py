@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.errors import InputError
+from sim.files import write_whole
 from sim.timeline import Timeline
 
 FloatArray = npt.NDArray[np.float64]
@@ -189,7 +190,7 @@ def write_trace(path: Path, timeline: Timeline, counters: Iterable[CounterTrack]
             file.write(data)
         data = packed.getvalue()
     try:
-        path.write_bytes(data)
+        write_whole(path, data)
     except OSError as error:
         raise InputError(
             "trace", "be a file that can be written", str(path), hint=f"{error.strerror}."

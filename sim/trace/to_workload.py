@@ -1,97 +1,224 @@
-"""The forward pass that a trace shows -> a Workload whose strategy, cluster and batch can change."""
+"""The model that a trace shows -> a Workload whose strategy, cluster, batch and size can change.
+
+Shapes come from recorded operators (Kineto with ``record_shapes``, or the execution trace of the same rank),
+times from the kernels that they launched. Where there are no shapes the layers are described by what their
+kernels' times mean on the device they ran on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from sim.errors import InputError
-from sim.spec.layer import Attention, Convolution, Embedding, Gemm, Layer, MemoryBound
+from sim.spec.device import Device
+from sim.spec.layer import Layer, LayerTime
 from sim.spec.workload import DType, Workload
 from sim.trace import operators as words
-from sim.trace.model import Trace
+from sim.trace.devices import catalogue_device
+from sim.trace.issues import Issues
+from sim.trace.join import join_execution_traces
+from sim.trace.layer_parts import layer_parts, surrogate_parts
+from sim.trace.layer_times import LayerTimes, layer_times
+from sim.trace.model import RankTrace, Trace
 from sim.trace.operators import Operator
+from sim.trace.transformer_structure import Group, Structure, annotate, merge_attention
 
 _DTYPES: dict[str, DType] = {
     "float": "fp32", "c10::half": "fp16", "half": "fp16", "c10::bfloat16": "bf16", "bfloat16": "bf16",
 }  # fmt: skip
 
 
-def to_workload(trace: Trace, *, name: str, batch: int | None = None) -> Workload:
-    """A workload of the model that one rank of the trace runs, from the shapes of its forward operators.
+@dataclass(frozen=True)
+class ImportedWorkload:
+    """A workload and what it was made from.
+
+    Attributes
+    ----------
+    workload : Workload
+    rank : RankTrace
+        The rank it shows.
+    times : LayerTimes or None
+        Measured times; None if the trace has none and the model's are used.
+    device : Device or None
+        The device they were measured on, if the catalogue has it.
+    issues : Issues
+        What could not be had.
+    """
+
+    workload: Workload
+    rank: RankTrace
+    times: LayerTimes | None
+    device: Device | None
+    issues: Issues = field(default_factory=Issues)
+
+    @property
+    def measured_step_s(self) -> float | None:
+        """Mean step of the trace without exposed communication (s)."""
+        return None if self.times is None else self.times.step_s - self.times.exposed_s
+
+
+def to_workload(
+    trace: Trace, *, name: str, batch: int | None = None, device: Device | None = None
+) -> Workload:
+    """The workload alone; see :func:`import_workload`."""
+    return import_workload(trace, name=name, batch=batch, device=device).workload
+
+
+def import_workload(
+    trace: Trace, *, name: str, batch: int | None = None, device: Device | None = None
+) -> ImportedWorkload:
+    """A workload of the model that one rank of the trace runs.
 
     Parameters
     ----------
     trace : Trace
-        Read with ``host=True``; the first rank that recorded shapes is used.
+        Read with ``host=True``; the first rank that recorded shapes and times is used, else shapes, else
+        times.
     name : str
         Name of the workload.
     batch : int, optional
-        Samples per step and rank; by default the first dimension of the first operator's input.
+        Samples of one forward pass and rank; by default the first dimension of the first operator's input.
+    device : Device, optional
+        What it ran on; by default the catalogue's device of the name in the trace.
 
     Returns
     -------
-    Workload
-        One layer per operator; pipelines may be cut before every layer with weights.
+    ImportedWorkload
+        One layer per operator (attention cores are one); pipelines may be cut before every layer with
+        weights, in transformers before every block.
 
     Raises
     ------
     InputError
-        If no rank recorded operators with shapes.
+        If no rank recorded operators with shapes or with times.
     """
-    rank = next((r for r in trace.ranks if any(_weighted(o) for o in r.operators)), None)
-    if rank is None:
-        raise InputError(
-            "trace",
-            "hold forward operators with their shapes",
-            ", ".join(sorted({r.format for r in trace.ranks})) or "none",
-            hint="Record with record_shapes=True, or give the execution trace.",
-        )
-    found = one_pass(rank.operators)
-    # What comes before the first weights prepares the batch or the buffers, not the activations.
-    found = found[next(i for i, o in enumerate(found) if _weighted(o)) :]
-    samples = batch or _batch(found)
-    layers = _layers(found, samples)
-    kinds = {layer.kind for layer in layers}
-    family = "cnn" if "conv" in kinds else ("transformer" if "attention" in kinds else "mlp")
-    first = found[0]
-    return Workload(
-        name=name,
-        description=f"Imported from a trace of one rank with {samples} samples per step.",
-        source="imported trace",
-        layers=tuple(layers),
-        family=family,
-        dtype=_DTYPES.get(first.dtype.lower(), "fp32"),
-        optimizer=rank.optimizer or "momentum",
-        batch_per_device=samples,
+    join_execution_traces(trace)
+    rank, times = _choose(trace)
+    found = device or catalogue_device(rank.device, rank.device_memory)
+    issues = Issues()
+    issues.add("device_not_in_catalogue", int(times is not None and found is None))
+    if any(_weighted(operator) for operator in rank.operators):
+        built = _Shaped(rank, times, batch)
+        groups, structure, samples = built.groups, built.structure, built.samples
+    else:
+        assert times is not None
+        issues.add("shapes_unknown")
+        samples, structure = batch or 1, None
+        groups = surrogate_groups(rank, times, found, samples)
+    workload = _workload(rank, groups, structure, times, found, name, samples)
+    return ImportedWorkload(workload, rank, times, found, issues)
+
+
+def _choose(trace: Trace) -> tuple[RankTrace, LayerTimes | None]:
+    """The rank that says most, and its times."""
+    shaped = [r for r in trace.ranks if any(_weighted(o) for o in r.operators)]
+    for rank in shaped:
+        times = layer_times(rank)
+        if times is not None:
+            return rank, times
+    if shaped:
+        return shaped[0], None
+    for rank in trace.ranks:
+        times = layer_times(rank)
+        if times is not None and times.gradient_bytes.sum() > 0:
+            return rank, times
+    raise InputError(
+        "trace",
+        "hold forward operators with their shapes, or with kernels and the sizes of gradient all-reduces",
+        ", ".join(sorted({r.format for r in trace.ranks})) or "none",
+        hint="Record with record_shapes=True, or give the execution trace too.",
     )
 
 
-def workload_data(workload: Workload) -> dict[str, Any]:
-    """The workload as YAML data: what is not default, and what each operation is."""
-    data = workload.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    for layer, spec in zip(data["layers"], workload.layers, strict=True):
-        if spec.ops:
-            layer["ops"] = [
-                {"op": op.op, **fields} for op, fields in zip(spec.ops, layer["ops"], strict=True)
-            ]
-    return {"schema": 1, **data}
+class _Shaped:
+    """Groups of operators whose shapes are known."""
+
+    def __init__(self, rank: RankTrace, times: LayerTimes | None, batch: int | None) -> None:
+        operators = rank.operators
+        found = one_pass(operators)
+        # What comes before the first weights prepares the batch or the buffers, not the activations.
+        first = next(i for i, o in enumerate(found) if _weighted(o))
+        self.operators = found[first:]
+        self.passes = _passes(operators, found)
+        self.per_pass = batch or _batch(self.operators)
+        self.samples = self.per_pass * self.passes
+        groups = _groups(self.operators, self.per_pass)
+        self.groups = merge_attention(groups, self.operators, self.per_pass)
+        self.structure = annotate(self.groups)
+        if self.structure is None:
+            _cut_everywhere(self.groups)
+        if times is not None:
+            self._measure(operators, times, first, len(found))
+
+    def _measure(self, operators: Sequence[Operator], times: LayerTimes, first: int, length: int) -> None:
+        """Mean times of a pass; operators that are no layers count with the layer before them."""
+        owner = np.zeros(length - first, np.int64)
+        for number, group in enumerate(self.groups):
+            owner[group.members] = number
+        place = _places(operators, length)
+        sums = np.zeros((4, len(self.groups)))
+        columns = (times.forward_s, times.backward_s, times.forward_host_s, times.backward_host_s)
+        # A layer is as slow as its device part or its host part; parts of operators add up one by one.
+        forward, backward = (np.maximum(columns[i], columns[i + 2]) for i in (0, 1))
+        for index, at in enumerate(place):
+            mine = int(owner[max(at - first, 0)])
+            sums[:, mine] += (columns[0][index], columns[1][index], forward[index], backward[index])
+        sums /= self.passes
+        for number, group in enumerate(self.groups):
+            device_f, device_b, host_f, host_b = (float(v) for v in sums[:, number])
+            group.parts["measured"] = LayerTime(
+                forward_s=device_f,
+                backward_s=device_b,
+                forward_host_s=host_f if host_f > device_f else 0.0,
+                backward_host_s=host_b if host_b > device_b else 0.0,
+                batch=self.per_pass,
+            )
+
+
+def _places(operators: Sequence[Operator], length: int) -> list[int]:
+    """Place of every operator of the step within one pass of ``length`` operators."""
+    places, segment, at = [], operators[0].segment, 0
+    for index, operator in enumerate(operators):
+        if operator.segment != segment or (at >= length and index % length == 0):
+            segment, at = operator.segment, 0
+        places.append(min(at, length - 1))
+        at += 1
+    return places
+
+
+def _passes(operators: Sequence[Operator], found: Sequence[Operator]) -> int:
+    """How often the step runs the operators of one pass."""
+    if operators[-1].segment:
+        one = [(o.name, o.inputs) for o in found if _weighted(o)]
+        segments = {o.segment for o in operators}
+        same = [
+            [(o.name, o.inputs) for o in operators if o.segment == number and _weighted(o)]
+            for number in segments
+        ]
+        return max(1, sum(keys == one for keys in same))
+    return max(1, len(operators) // len(found))
 
 
 def one_pass(operators: Sequence[Operator]) -> Sequence[Operator]:
     """The first of several equal passes through the model (accumulation, several iterations in one step)."""
+    if operators and operators[-1].segment:
+        return [operator for operator in operators if operator.segment == operators[0].segment]
     at = [i for i, operator in enumerate(operators) if _weighted(operator)]
     keys = [(operators[i].name, operators[i].inputs) for i in at]
     for passes in range(min(len(at) // 2, 64), 1, -1):
         length, rest = divmod(len(at), passes)
-        if not rest and length > 1 and keys == keys[:length] * passes:
+        if not rest and length > 1 and len(set(keys[:length])) > 1 and keys == keys[:length] * passes:
             return operators[: at[length]]
     return operators
 
 
 def _weighted(operator: Operator) -> bool:
-    return operator.name in words.CONVOLUTION | words.PRODUCT | words.EMBEDDING
+    return bool(operator.inputs) and operator.name in words.CONVOLUTION | words.PRODUCT | words.EMBEDDING
 
 
 def _batch(operators: Sequence[Operator]) -> int:
@@ -101,19 +228,28 @@ def _batch(operators: Sequence[Operator]) -> int:
     return given[0] if given and given[0] > 0 else 1
 
 
-def _layers(operators: Sequence[Operator], batch: int) -> list[Layer]:
-    layers: list[Layer] = []
-    block = -1
+def _groups(operators: Sequence[Operator], batch: int) -> list[Group]:
+    """One group per operator whose shapes say what it does; the others join the one before."""
+    groups: list[Group] = []
     seen: set[int] = set()
     for index, operator in enumerate(operators):
-        parts = _parts(operator, operators[index + 1 :], batch)
+        parts = layer_parts(operator, operators[index + 1 :], batch)
         if parts is None:
+            if groups:
+                groups[-1].members.append(index)
             continue
         _share(parts, operator, seen)
-        if parts["kind"] in ("conv", "linear", "attention", "embedding"):
-            block += 1
-        layers.append(Layer(name=f"{operator.name.removeprefix('aten::')} {index}", block=block, **parts))
-    return layers
+        parts["name"] = f"{operator.name.removeprefix('aten::')} {index}"
+        groups.append(Group(parts, [index]))
+    return groups
+
+
+def _cut_everywhere(groups: list[Group]) -> None:
+    """Without blocks a pipeline may be cut before every layer with weights."""
+    block = -1
+    for group in groups:
+        block += group.parts["kind"] in ("conv", "linear", "attention", "matmul", "embedding")
+        group.block = max(block, 0)
 
 
 def _share(parts: dict[str, Any], operator: Operator, seen: set[int]) -> None:
@@ -130,127 +266,95 @@ def _share(parts: dict[str, Any], operator: Operator, seen: set[int]) -> None:
     seen |= storages
 
 
-def _parts(operator: Operator, later: Sequence[Operator], batch: int) -> dict[str, Any] | None:
-    """Fields of the layer of one operator; None where its shapes do not say what it does."""
-    given = operator.inputs
-    if not given or (not given[0] and operator.name != "aten::addmm"):
-        return None
-    if operator.name in words.CONVOLUTION:
-        return _convolution(operator, later, batch)
-    if operator.name in words.PRODUCT:
-        return _product(operator, batch)
-    if operator.name in words.EMBEDDING:
-        return _embedding(given, batch)
-    if operator.name in words.ATTENTION:
-        return _attention(given, batch)
-    return _memory_bound(operator, batch)
+def surrogate_groups(rank: RankTrace, times: LayerTimes, device: Device | None, samples: int) -> list[Group]:
+    """Groups of operators without shapes: their times, and the gradients sent during their backward pass.
+
+    A bucket's bytes belong to the operators with weights whose backward ran since the bucket before it; they
+    share them by backward time.
+    """
+    elements = _gradients(rank.operators, times)
+    groups: list[Group] = []
+    pending = np.zeros(5)
+    columns = (times.forward_s, times.backward_s, times.forward_host_s, times.backward_host_s)
+    for index, operator in enumerate(rank.operators):
+        mine = np.array([float(column[index]) for column in columns] + [float(elements[index])])
+        mine[2:4] = np.maximum(mine[2:4], mine[:2])
+        pending = pending + mine
+        weighted = operator.name in words.CONVOLUTION | words.PRODUCT | words.EMBEDDING
+        if not weighted and groups:
+            groups[-1].parts["_sums"] += mine
+            groups[-1].members.append(index)
+            pending = np.zeros(5)
+        elif weighted:
+            label = f"{operator.name.removeprefix('aten::')} {index}"
+            groups.append(Group({"name": label, "_word": operator.name, "_sums": pending}, [index]))
+            pending = np.zeros(5)
+    for number, group in enumerate(groups):
+        group.block = number
+        group.parts = surrogate_parts(group.parts, device, samples)
+    return groups
 
 
-def _convolution(operator: Operator, later: Sequence[Operator], batch: int) -> dict[str, Any] | None:
-    image, weight = operator.inputs[0], operator.inputs[1] if len(operator.inputs) > 1 else ()
-    if len(image) != 4 or len(weight) != 4 or not weight[1]:
-        return None
-    output = operator.output or _next_image(later, weight[0]) or (image[0], weight[0], image[2], image[3])
-    if len(output) != 4:
-        return None
-    bias = weight[0] if len(operator.inputs) > 2 and operator.inputs[2] == (weight[0],) else 0
-    op = Convolution(
-        in_channels=image[1],
-        out_channels=weight[0],
-        kernel=(weight[2], weight[3]),
-        out_height=output[2],
-        out_width=output[3],
-        stride=max(1, round(image[2] / output[2])) if output[2] else 1,
-        groups=max(1, image[1] // weight[1]),
+def _gradients(operators: Sequence[Operator], times: LayerTimes) -> np.ndarray:
+    """fp32 elements of the gradients of each operator with weights."""
+    weighted = np.array([o.name in words.CONVOLUTION | words.PRODUCT | words.EMBEDDING for o in operators])
+    elements = np.zeros(len(operators))
+    bucket: list[int] = []
+    for index in range(len(operators) - 1, -1, -1):  # backward goes from the last to the first
+        if weighted[index]:
+            bucket.append(index)
+        sent = float(times.gradient_bytes[index])
+        if sent and bucket:
+            share = times.backward_s[bucket] + 1e-12
+            elements[bucket] += sent / 4 * share / share.sum()
+            bucket = []
+        elif sent:
+            elements[index] += sent / 4
+    return elements
+
+
+def _workload(
+    rank: RankTrace,
+    groups: list[Group],
+    structure: Structure | None,
+    times: LayerTimes | None,
+    device: Device | None,
+    name: str,
+    samples: int,
+) -> Workload:
+    layers = tuple(Layer(block=group.block, **group.parts) for group in groups)
+    kinds = {layer.kind for layer in layers}
+    family = "cnn" if "conv" in kinds else ("transformer" if structure is not None else "mlp")
+    first = next((o for o in rank.operators if _weighted(o)), rank.operators[0])
+    how = "from its shapes" if times is None else f"with times of {rank.device or 'an unnamed device'}"
+    extra: dict[str, Any] = {}
+    if times is not None:
+        extra = {"optimizer_time": times.update_s, "step_overhead": times.rest_s}
+        if device is not None:
+            extra["measured_on"] = device
+    if structure is not None:
+        extra |= vars(structure)
+    return Workload(
+        name=name,
+        description=f"Imported from a trace of one rank, {samples} samples per step, {how}.",
+        source="imported trace",
+        layers=layers,
+        family=family,
+        dtype=_DTYPES.get(first.dtype.lower(), "fp32"),
+        optimizer=rank.optimizer or "momentum",
+        batch_per_device=samples,
+        **extra,
     )
-    tensors = [float(prod(weight))] + ([float(bias)] if bias else [])
-    return _layer("conv", op, tensors, prod(image) / batch, prod(output) / batch, prod(image) / batch)
 
 
-def _next_image(later: Sequence[Operator], channels: int) -> tuple[int, ...] | None:
-    """What the next operator reads, if it can be this one's result."""
-    for operator in later[:2]:
-        if operator.inputs and len(operator.inputs[0]) == 4 and operator.inputs[0][1] == channels:
-            return operator.inputs[0]
-    return None
-
-
-def _product(operator: Operator, batch: int) -> dict[str, Any] | None:
-    given = list(operator.inputs)
-    bias: tuple[int, ...] = ()
-    if operator.name in ("aten::addmm", "aten::baddbmm"):
-        bias = given.pop(0)
-    elif operator.name == "aten::linear" and len(given) > 2:
-        bias = given[2]
-    if len(given) < 2 or len(given[0]) < 2 or len(given[1]) < 2:
-        return None
-    left, right = given[0], given[1]
-    k, n = left[-1], (right[0] if operator.name == "aten::linear" else right[-1])
-    if 0 in (k, n, prod(left)):
-        return None
-    rows = prod(left[:-1])
-    sides = (prod(left) / batch, rows * n / batch, prod(left) / batch)
-    if len(right) > 2:  # both sides are activations
-        many = prod(left[:-2])
-        op = Gemm(rows=left[-2], n=n, k=k, batch=many / batch)
-        stored = (prod(left) + prod(right)) / batch
-        return _layer("attention", op, [], sides[0], sides[1], stored)
-    tensors = [float(n * k)] + ([float(n)] if bias == (n,) else [])
-    return _layer("linear", Gemm(rows=rows / batch, n=n, k=k), tensors, *sides)
-
-
-def _embedding(given: tuple[tuple[int, ...], ...], batch: int) -> dict[str, Any] | None:
-    if len(given) < 2 or len(given[0]) != 2 or not given[1]:
-        return None
-    (vocabulary, width), rows = given[0], prod(given[1]) / batch
-    if not vocabulary or not width or not rows:
-        return None
-    out = rows * width
-    return _layer(
-        "embedding", Embedding(rows=rows, width=width), [float(vocabulary * width)], rows, out, rows
-    )
-
-
-def _attention(given: tuple[tuple[int, ...], ...], batch: int) -> dict[str, Any] | None:
-    if len(given) < 2 or len(given[0]) != 4 or len(given[1]) != 4 or not all(given[0] + given[1]):
-        return None
-    (_, heads, queries, width), (_, kv_heads, keys, _) = given[0], given[1]
-    op = Attention(
-        query_length=queries, key_length=keys, heads=heads, kv_heads=kv_heads, head_dim=width, flash=True
-    )
-    moved = prod(given[0]) / batch
-    stored = (2 * prod(given[0]) + 2 * prod(given[1])) / batch
-    return _layer("attention", op, [], moved, moved, stored)
-
-
-def _memory_bound(operator: Operator, batch: int) -> dict[str, Any]:
-    """Norms, pools, element-wise operators: the activation in and out; a norm's vectors are parameters."""
-    given = operator.inputs
-    inside = prod(given[0])
-    outside = prod(operator.output) if operator.output else inside
-    tensors: list[float] = []
-    kind = "pool" if operator.name in words.POOL else "elementwise"
-    if operator.name in words.NORM:
-        kind = "norm"
-        vectors = [s for s in given[1:] if len(s) == 1]
-        # Batch norm also lists its running mean and variance, which are not trained.
-        tensors = [float(s[0]) for s in vectors[:2]]
-    others = sum(prod(s) for s in given[1:] if s and prod(s) >= inside)
-    elements = (inside + others + outside) / batch
-    in_place = operator.name.endswith("_")
-    op = MemoryBound(elements=elements)
-    return _layer(kind, op, tensors, inside / batch, outside / batch, 0.0 if in_place else inside / batch)
-
-
-def _layer(
-    kind: str, op: Any, tensors: list[float], inside: float, outside: float, stored: float
-) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "ops": (op,),
-        "parameters": sum(tensors),
-        "tensors": tuple(tensors),
-        "input_elements": inside,
-        "output_elements": outside,
-        "stored_elements": stored,
-    }
+def workload_data(workload: Workload) -> dict[str, Any]:
+    """The workload as YAML data: what is not default, what each operation is, quantities with units."""
+    data = workload.to_data()
+    if isinstance(workload.measured_on, Device):
+        data["measured_on"] = workload.measured_on.name
+    for layer, spec in zip(data["layers"], workload.layers, strict=True):
+        if spec.ops:
+            layer["ops"] = [
+                {"op": op.op, **fields} for op, fields in zip(spec.ops, layer["ops"], strict=True)
+            ]
+    return {"schema": 1, **data}

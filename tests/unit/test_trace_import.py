@@ -135,6 +135,8 @@ def test_imported_file_is_a_workload_of_the_catalogue(
         (["trace", "export", "{}/trace.json", "-o", "{}/x.vhs"], 2),
         (["trace", "import", "{}/trace.json", "-o", "{}/x.yaml"], 2),
         (["trace", "import", "{}/trace.json", "-o", "{}/x.txt"], 2),
+        (["trace", "import", "{}/trace.json"], 2),
+        (["trace", "import", "{}/trace.json", "--graph", "{}/x.npz", "--json"], 0),
     ],
 )
 def test_commands_and_exit_codes(

@@ -11,6 +11,7 @@ from sim.graph.execution import Cause
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.models.compute import optimizer_time, step_overhead
+from sim.spec import Device
 
 
 def exchange_family(operation: str, algorithm: str, expert: bool) -> str:
@@ -239,7 +240,8 @@ class StateLowering(ABC):
         workload, seconds = self.plan.workload, {}
         for index in classes:
             if workload.optimizer_time is not None:
-                seconds[index] = workload.optimizer_time * elements / max(workload.num_parameters, 1.0)
+                share = elements / max(workload.num_parameters, 1.0)
+                seconds[index] = workload.optimizer_time * share * self._update_speed(index)
                 continue
             device = self.plan.device_of_rank(int(self.plan.classes.representatives[index]))
             seconds[index] = optimizer_time(
@@ -252,10 +254,21 @@ class StateLowering(ABC):
         updated = self.emitter.compute(classes, seconds, "optimizer", Cause.OPTIMIZER, after, step=step)
         return self.overhead(stage, step, updated)
 
+    def _update_speed(self, index: int) -> float:
+        """Time of an update on a class's device over that on the device it was measured on."""
+        measured_on = self.plan.workload.measured_on
+        if not isinstance(measured_on, Device):
+            return 1.0
+        device = self.plan.device_of_rank(int(self.plan.classes.representatives[index]))
+        return measured_on.memory_bandwidth / device.memory_bandwidth
+
     def overhead(self, stage: int, step: int, after: Ends) -> Ends:
         """What the framework does between two steps: loss scaling, loss transfer, host-side work."""
         classes = self.emitter.stage_classes[stage]
-        seconds = dict.fromkeys(classes, step_overhead(self.plan.calibration))
+        measured = self.plan.workload.step_overhead
+        seconds = dict.fromkeys(
+            classes, step_overhead(self.plan.calibration) if measured is None else measured
+        )
         return self.emitter.compute(classes, seconds, "step_overhead", Cause.OPTIMIZER, after, step=step)
 
     def all_gradients_ready(self, step: int, ends: dict[int, Ends]) -> dict[int, Ends]:

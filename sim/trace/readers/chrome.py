@@ -69,6 +69,7 @@ class ChromeEvents:
         self.open_last: dict[tuple[Any, Any], list[Any]] = {}
         self.thread_names: dict[tuple[str, str], str] = {}
         self.operators: list[tuple[int, float, float, Operator | None]] = []
+        self.updates: list[tuple[str, float, float]] = []
         self.optimizer: OptimizerName | None = None
         self.num_events = 0
         self.kineto = False
@@ -183,12 +184,14 @@ class ChromeEvents:
                 self._record(from_annotation(name.split(":", 1)[1], args)),
                 1,
             )
-        if self.host and name in KNOWN and "Input Dims" in args:
-            found = Operator(name, shapes(args["Input Dims"]), None, element_word(args.get("Input type")))
+        if self.host and name in KNOWN:
+            given = shapes(args.get("Input Dims", args.get("Input dims")))
+            found = Operator(name, given, None, element_word(args.get("Input type")))
             self.operators.append((thread, start, start + duration, found))
         if self.host:
             if name.startswith("Optimizer."):
                 self.operators.append((thread, start, start + duration, None))
+                self.updates.append((name, start, start + duration))
                 self.optimizer = self.optimizer or optimizer_of(name)
             sequence = integer(args.get("Sequence number"))
             self.operator.add(start, duration, self.names(name), thread, external, sequence)

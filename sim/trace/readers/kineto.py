@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Any
 
@@ -18,19 +17,16 @@ from sim.trace.model import (
     IntArray,
     ProcessGroup,
     RankTrace,
-    Step,
     collective_kind,
     rank_from_name,
     timeline,
 )
-from sim.trace.operators import Operator
 from sim.trace.readers.chrome import ChromeEvents
 from sim.trace.readers.columns import integer
 from sim.trace.readers.comm_metadata import CommRecord, parse_groups
+from sim.trace.readers.kineto_operators import read_operators
 
 MICROSECOND = 1e-6
-#: Operators that only the autograd engine runs.
-_BACKWARD = re.compile(r"^autograd::engine|Backward\d*$")
 
 
 def build(events: ChromeEvents, header: dict[str, Any], label: str) -> RankTrace:
@@ -65,11 +61,12 @@ def build(events: ChromeEvents, header: dict[str, Any], label: str) -> RankTrace
     )
     rank.rank, rank.world_size = _identity(info, label, rank)
     rank.backend = info["backend"] if isinstance(info.get("backend"), str) else None
-    rank.device = _device_name(header, table["device"], rank)
+    rank.device, rank.device_memory = _device_name(header, table["device"], rank)
     rank.groups = _groups(info, events.records, rank)
     rank.collectives = _collectives(events, table, names, rank)
     rank.host = _host_table(events) if events.host else None
-    rank.operators, rank.optimizer = _forward(events, steps), events.optimizer
+    if events.host:
+        read_operators(events, rank)
     if not len(start):
         issues.add("no_device_events")
     if not steps:
@@ -155,8 +152,10 @@ def _identity(info: dict[str, Any], label: str, rank: RankTrace) -> tuple[int | 
     return found, (world if world > 0 else None)
 
 
-def _device_name(header: dict[str, Any], devices: IntArray, rank: RankTrace) -> str | None:
-    """Name of the device that most spans ran on; of the only kind there is if none ran."""
+def _device_name(
+    header: dict[str, Any], devices: IntArray, rank: RankTrace
+) -> tuple[str | None, float | None]:
+    """Name and memory of the device that most spans ran on; of the only kind there is if none ran."""
     properties = header.get("deviceProperties", header.get("computeProperties"))
     entries = [e for e in properties if isinstance(e, dict)] if isinstance(properties, list) else []
     by_id = {
@@ -170,7 +169,8 @@ def _device_name(header: dict[str, Any], devices: IntArray, rank: RankTrace) -> 
         name = next(iter(by_id.values()))
     if name is None:
         rank.issues.add("device_unknown")
-    return name
+    sizes = (integer(e.get("totalGlobalMem")) for e in entries if e.get("name") == name)
+    return name, next((float(size) for size in sizes if size > 0), None)
 
 
 def _groups(info: dict[str, Any], records: list[CommRecord], rank: RankTrace) -> tuple[ProcessGroup, ...]:
@@ -298,28 +298,6 @@ def _owners(events: ChromeEvents, table: dict[str, Any], rows: IntArray, issued:
             if at >= 0 and posted[k] <= end[mine[at]] + 1e-3:
                 owner[k] = int(mine[at])
     return [by_external.get(int(external[k]), -1) if found < 0 else found for k, found in enumerate(owner)]
-
-
-def _forward(events: ChromeEvents, steps: tuple[Step, ...]) -> tuple[Operator, ...]:
-    """Outermost known operators of one step's forward pass, in order of time."""
-    window = (-np.inf, np.inf)
-    if steps:
-        step = steps[min(1, len(steps) - 1)]
-        window = (step.start / MICROSECOND, step.end / MICROSECOND)
-    names = events.names.texts()
-    engine = np.array([bool(_BACKWARD.search(name)) for name in names], bool)
-    table, thread = events.operator, events.operator.integer("thread")
-    backward = set(thread[engine[table.integer("name")]].tolist()) if len(table) else set()
-    found: list[Operator] = []
-    covered: dict[int, float] = {}
-    for thread_id, start, end, operator in sorted(events.operators, key=lambda o: (o[1], -o[2])):
-        inside = start < covered.get(thread_id, -np.inf)
-        if thread_id in backward or inside or not window[0] <= start < window[1]:
-            continue
-        covered[thread_id] = end
-        if operator is not None:  # None: the optimizer's own operators are no part of the model
-            found.append(operator)
-    return tuple(found)
 
 
 def _host_table(events: ChromeEvents) -> HostTable:

@@ -7,6 +7,7 @@ and the process groups.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from dataclasses import replace
 from typing import Any
 
@@ -177,6 +178,7 @@ class _Tree:
         self.parent: dict[int, int] = {}
         self.known: dict[int, Operator] = {}
         self.backward: set[int] = set()
+        self.engine: set[int] = set()
         self.steps: list[int] = []
         self.optimizer: OptimizerName | None = None
 
@@ -188,6 +190,8 @@ class _Tree:
             self.steps.append(number)
         elif name.startswith(("autograd::engine", "Optimizer.")):
             self.backward.add(number)
+            if name.startswith("autograd"):
+                self.engine.add(number)
             self.optimizer = self.optimizer or optimizer_of(name)
         elif name in KNOWN:
             values, given, types = _inputs(node, "inputs")
@@ -200,10 +204,20 @@ class _Tree:
         # The first step often differs from the rest; some traces leave the later ones empty.
         steps: list[int | None] = [*sorted(self.steps)]
         for step in [*steps[1:], *steps[:1]] or [None]:
-            found = tuple(self.known[number] for number in sorted(self.known) if self._counts(number, step))
+            found = [number for number in sorted(self.known) if self._counts(number, step)]
             if found:
-                return found
+                return self._segments(found)
         return ()
+
+    def _segments(self, numbers: list[int]) -> tuple[Operator, ...]:
+        """Operators with the number of backward passes begun before them."""
+        engine = sorted(self.engine)
+        result, segment = [], 0
+        for before, number in zip([None, *numbers], numbers, strict=False):
+            if before is not None:
+                segment += bisect_left(engine, number) > bisect_left(engine, before)
+            result.append(replace(self.known[number], segment=segment))
+        return tuple(result)
 
     def _counts(self, number: int, step: int | None) -> bool:
         inside = step is None

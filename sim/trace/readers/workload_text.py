@@ -22,6 +22,7 @@ from sim.trace.model import (
 )
 from sim.trace.readers.columns import Names
 from sim.trace.readers.container import Member
+from sim.trace.simai import SimaiRow, SimaiTable
 
 NANOSECOND = 1e-9
 _NAN = float("nan")
@@ -175,6 +176,7 @@ def read_simai(member: Member, issues: Issues) -> list[RankTrace]:
         )
     sequence, rows = _Sequence(), 0
     found: list[Collective] = []
+    table = SimaiTable(stated)
     tensor = _positive(stated.get("model_parallel_NPU_group"))
     for text in source:
         cells = text.split()
@@ -186,13 +188,34 @@ def read_simai(member: Member, issues: Issues) -> list[RankTrace]:
             continue
         for phase, at in _PHASES:
             _simai_phase(cells, phase, at, sequence, found, issues, tensor)
+        row = _simai_row(cells)
+        if row is not None:
+            table.rows.append(row)
     if rows != int(count):
         issues.add("truncated_file" if rows < int(count) else "bad_row", abs(int(count) - rows))
     rank = sequence.rank(member.label, "simai-text", issues)
     rank.num_events, rank.world_size = rows, _positive(stated.get("all_gpus"))
     rank.collectives = tuple(found)
+    rank.simai = table
     _finish(rank, False)
     return [rank]
+
+
+def _simai_row(cells: list[str]) -> SimaiRow | None:
+    """A line as numbers; None where one of them is no number."""
+    values = [_number(cells[at]) for at in (2, 4, 5, 7, 8, 10)]
+    if any(value is None or value < 0 for value in values):
+        return None
+    forward, sent, back, sent_back, weight, sent_weight = (value or 0.0 for value in values)
+    return SimaiRow(
+        cells[0],
+        forward * NANOSECOND,
+        back * NANOSECOND,
+        weight * NANOSECOND,
+        (cells[3], sent),
+        (cells[6], sent_back),
+        (cells[9], sent_weight),
+    )
 
 
 def _simai_phase(

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from sim.files import write_whole
 from sim.trace.model import collective_kind
 from sim.trace.operations import DELAY, HOST, TRANSFER, Operations
 from sim.trace.readers import wire
@@ -26,8 +27,7 @@ def write_nodes(path: Path, nodes: Iterable[Node], *, version: str = VERSION) ->
     """Write one rank's nodes; a name that ends in ``.gz`` is compressed."""
     messages = [wire.encode_field(1, version), *(encode_node(node) for node in nodes)]
     data = b"".join(wire.encode_varint(len(message)) + message for message in messages)
-    path.write_bytes(gzip.compress(data, mtime=0) if path.name.endswith(".gz") else data)
-    return path
+    return write_whole(path, gzip.compress(data, mtime=0) if path.name.endswith(".gz") else data)
 
 
 def encode_node(node: Node) -> bytes:
@@ -89,7 +89,7 @@ def write_operations(folder: Path, prefix: str, operations: Operations) -> list[
         written.append(write_nodes(folder / f"{prefix}.{number}.et", nodes[row]))
     communicators = folder / f"{prefix}.json"
     text = {str(number): list(ranks) for ranks, number in groups.items()}
-    communicators.write_text(json.dumps(text, indent=1) + "\n")
+    write_whole(communicators, json.dumps(text, indent=1) + "\n")
     return [*written, communicators]
 
 

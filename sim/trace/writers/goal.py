@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+from sim.files import write_whole
 from sim.models.collectives import plan
 from sim.trace.operations import TRANSFER, Operations
 from sim.trace.to_graph import merged_order
@@ -64,8 +65,7 @@ def write_operations(path: Path, operations: Operations) -> Path:
     blocks = [f"num_ranks {len(schedules)}"]
     for rank, schedule in enumerate(schedules):
         blocks.append("\n".join([f"rank {rank} {{", *schedule.lines, *schedule.requires, "}"]))
-    path.write_text("\n\n".join(blocks) + "\n")
-    return path
+    return write_whole(path, "\n\n".join(blocks) + "\n")
 
 
 def _messages(
