@@ -249,8 +249,8 @@ def specs_page() -> str:
     header = list(CatalogSpec.model_fields)
     models = [
         spec.Device, spec.Host, spec.HostLink, spec.Nic, spec.Storage, spec.Fabric, spec.FabricEdge,
-        spec.Cluster, spec.HostGroup, spec.Workload, spec.Layer, spec.LayerTime, spec.Gemm, spec.Convolution, spec.Attention,
-        spec.MemoryBound, spec.Embedding, spec.Measured,
+        spec.Cluster, spec.HostGroup, spec.Workload, spec.Layer, spec.LayerTime, spec.Gemm, spec.Convolution,
+        spec.Attention, spec.MemoryBound, spec.Embedding, spec.Measured,
         spec.ScenarioFile, spec.Perturbation, spec.Sweep, spec.Grid,
         spec.Calibration, spec.Parameter,
     ]  # fmt: skip
