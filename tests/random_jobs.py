@@ -64,6 +64,22 @@ CLUSTERS = {
 STATES = ["replicated", "zero1", "zero2", "zero3", "local", "ps_dedicated", "ps_colocated"]
 
 
+_TWO = {"pp": 2, "micro_batch_size": 1}
+
+
+def schedules(state: str) -> list[dict[str, Any]]:
+    """Pipeline schedules that go with a state, each with what it needs; the model has four blocks."""
+    found: list[dict[str, Any]] = [
+        {"schedule": name} for name in ("naive", "gpipe", "1f1b", "zb_h1", "zb_h2")
+    ]
+    found += [{"schedule": name, "virtual_stages": 2, **_TWO} for name in ("interleaved", "zb_v")]
+    if state not in ("local", "zero2", "zero3"):
+        found += [{"schedule": "chimera", "micro_batch_size": 1}, {"schedule": "dualpipe", **_TWO}]
+    if state == "replicated":
+        found += [{"schedule": "pipedream_async"}, {"schedule": "2bw", "micro_batch_size": 1}]
+    return found
+
+
 @st.composite
 def jobs(draw: st.DrawFn) -> dict[str, Any]:
     """A job that folding may simplify, in every way its ranks can differ."""
@@ -85,10 +101,8 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         fields["context_parallelism"] = draw(st.sampled_from(["ring", "ulysses", "all_gather"]))
         fields["context_balance"] = draw(st.booleans())
     if pp > 1:
-        fields["schedule"] = draw(st.sampled_from(["naive", "gpipe", "1f1b", "interleaved"]))
-        if fields["schedule"] == "interleaved":
-            fields |= {"pp": 2, "virtual_stages": 2, "micro_batch_size": 1}
-        elif fields["pp"] == 2 and draw(st.booleans()):
+        fields |= draw(st.sampled_from(schedules(state)))
+        if fields["pp"] == 2 and "virtual_stages" not in fields and draw(st.booleans()):
             fields["stage_blocks"] = draw(st.sampled_from([(1, 3), (3, 1)]))
     if state == "local":
         fields |= {"synchronization": "local", "local_steps": 2, "ep": 1, "cp": 1}

@@ -256,11 +256,23 @@ class GraphBuilder:
         edges = np.array(inside, np.int64).reshape(-1, 3).T
         return Block(start, self.num_tasks, edges, entering, entry, end_points)
 
-    def repeat(self, block: Block, entry: Ends, micro_batch: int) -> Ends:
-        """Copy a block for another micro-batch behind other entry tasks; returns its end points."""
+    def repeat(self, block: Block, entry: Ends, micro_batches: Mapping[int, int]) -> Ends:
+        """Copy a block behind other entry tasks; returns its end points.
+
+        Parameters
+        ----------
+        block : Block
+        entry : Ends
+            Of the same shape as the block's.
+        micro_batches : mapping of int to int
+            The micro-batches of the block and those of the copy.
+        """
         shift = self.num_tasks - block.start
         self._row_of += self._row_of[block.start : block.end]
-        self._micro_batches += [micro_batch] * (block.end - block.start)
+        if len(micro_batches) == 1:
+            self._micro_batches += [*micro_batches.values()] * (block.end - block.start)
+        else:
+            self._micro_batches += [micro_batches[m] for m in self._micro_batches[block.start : block.end]]
         edges = block.edges.copy()
         edges[0] += shift
         edges[1] += np.where(edges[1] >= block.start, shift, 0)

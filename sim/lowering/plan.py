@@ -22,10 +22,13 @@ from sim.lowering.library import LibraryTimes, achievable
 from sim.lowering.stages import split_layers
 from sim.lowering.traffic import Traffic, reduction_rate, step_latency
 from sim.models.compute import LayerCosts, Measurement, chain_cost
-from sim.models.memory import local_parameters, stage_memory
-from sim.spec import Calibration, Cluster, Device, Scenario, Strategy, Workload
+from sim.models.memory import activation_elements, local_parameters, stage_memory
+from sim.models.schedules import SCHEDULES, Order, Schedule, peak, staleness
+from sim.spec import Calibration, Cluster, Device, Layer, Scenario, Strategy, Workload
 from sim.spec.workload import DTYPE_BYTES
 from sim.taxonomy import num_micro_batches, resolve
+from sim.taxonomy.schedules import SCHEDULES as SCHEDULE_FACTS
+from sim.taxonomy.schedules import ScheduleFacts
 
 IntArray = npt.NDArray[np.int64]
 
@@ -117,28 +120,95 @@ class Plan(Traffic):
         """Whether parameters belong to experts: those have fewer holders than the others."""
         return (False, True) if self.strategy.ep > 1 else (False,)
 
-    def chunks_of(self, stage: int) -> range:
-        """Model chunks of a pipeline rank, in forward order."""
-        return range(stage, len(self.chunks), self.strategy.pp)
+    @property
+    def schedule(self) -> Schedule:
+        """The pipeline schedule."""
+        return SCHEDULES[self.strategy.schedule]
+
+    @property
+    def schedule_facts(self) -> ScheduleFacts:
+        """What the taxonomy says about it."""
+        return SCHEDULE_FACTS[self.strategy.schedule]
+
+    @cached_property
+    def orders(self) -> list[Order]:
+        """What every pipeline rank does in a step, in order."""
+        p, v = self.strategy.pp, self.strategy.virtual_stages
+        return [self.schedule.order(stage, p, self.micro_batches, v) for stage in range(p)]
+
+    def chunks_of(self, stage: int) -> list[int]:
+        """Model chunks of a pipeline rank: chunk 0 first."""
+        chunks = self.schedule.num_chunks(self.strategy.virtual_stages)
+        return [self.schedule.virtual_stage(stage, chunk, self.strategy.pp) for chunk in range(chunks)]
+
+    def holders(self, virtual: int) -> list[int]:
+        """Pipeline ranks that hold a model chunk: two if replicas run through the ranks both ways."""
+        return [stage for stage, _ in self.schedule.holders(virtual, self.strategy.pp)]
+
+    def partners(self, stage: int) -> list[int]:
+        """The pipeline ranks that hold the same chunks as this one, in rank order; itself included."""
+        return sorted(self.holders(self.chunks_of(stage)[0]))
+
+    def first_micro_batch(self, stage: int, virtual: int) -> int:
+        """The first micro-batch of a step that a rank takes through a chunk."""
+        return self.schedule.first_micro_batch(self.chunks_of(stage).index(virtual), self.micro_batches)
+
+    @cached_property
+    def last_micro_batch(self) -> dict[tuple[int, int], int]:
+        """By (pipeline rank, model chunk): the micro-batch that completes its gradients."""
+        return {
+            (stage, self.schedule.virtual_stage(stage, action.chunk, self.strategy.pp)): action.micro_batch
+            for stage, order in enumerate(self.orders)
+            for slot in order
+            for action in slot
+            if action.kind in "BW"
+        }
+
+    @cached_property
+    def update_staleness(self) -> dict[int, float]:
+        """Updates that a gradient's weights are old by -> share of (stage, micro-batch) pairs."""
+        found = [s for order in self.orders for s in staleness(order, self.schedule_facts.update_delay)]
+        return {age: found.count(age) / len(found) for age in sorted(set(found))}
+
+    def _weight_versions(self, stage: int) -> int:
+        facts = self.schedule_facts
+        if facts.flushes:
+            return 1
+        if facts.update_delay:
+            return 1 + facts.update_delay
+        return 1 + max(staleness(self.orders[stage], 0)) if self.strategy.weight_stash else 1
 
     @cached_property
     def footprints(self) -> list[dict[str, float]]:
         """Peak bytes per device by component, one entry per pipeline stage."""
-        return [
-            stage_memory(
-                [self.workload.layers[i] for chunk in self.chunks_of(stage) for i in self.chunks[chunk]],
-                strategy=self.strategy,
-                workload=self.workload,
-                micro_batch=self.micro_batch_size,
-                dp=self.layout.degrees["dp"] * self.strategy.cp,
-                calibration=self.calibration,
-                num_micro_batches=self.micro_batches,
-                stage=stage,
-                first=stage == 0,
-                last=stage == self.strategy.pp - 1,
-            )
-            for stage in range(self.strategy.pp)
-        ]
+        return [self._footprint(stage) for stage in range(self.strategy.pp)]
+
+    def _footprint(self, stage: int) -> dict[str, float]:
+        held = self.chunks_of(stage)
+        chunks = [[self.workload.layers[i] for i in self.chunks[chunk]] for chunk in held]
+        return stage_memory(
+            [layer for chunk in chunks for layer in chunk],
+            strategy=self.strategy,
+            workload=self.workload,
+            micro_batch=self.micro_batch_size,
+            dp=self.layout.degrees["dp"] * self.strategy.cp * len(self.partners(stage)),
+            calibration=self.calibration,
+            num_micro_batches=self.micro_batches,
+            stage=stage,
+            in_flight=self._in_flight(stage, chunks),
+            first=0 in held,
+            last=len(self.chunks) - 1 in held,
+            weight_versions=self._weight_versions(stage),
+        )
+
+    def _in_flight(self, stage: int, chunks: list[list[Layer]]) -> float:
+        """Activations at a stage's peak, in micro-batches through all of its chunks."""
+        elements = [activation_elements(chunk, self.strategy) for chunk in chunks]
+        whole = sum(kept for kept, _ in elements)
+        if self.strategy.pp == 1 or not whole:
+            return 1.0
+        kept, deferred = zip(*((k / whole, d / whole) for k, d in elements), strict=True)
+        return peak(self.orders[stage], kept, deferred)
 
     @property
     def memory_capacity(self) -> float:
@@ -148,7 +218,18 @@ class Plan(Traffic):
 
     def gradient_groups(self, *, expert: bool = False) -> IntArray:
         """Groups of ranks that hold the same parameters and sum their gradients."""
-        return self.layout.expert_replicas(self.strategy.ep) if expert else self.layout.groups("cp", "dp")
+        groups = self.layout.expert_replicas(self.strategy.ep) if expert else self.layout.groups("cp", "dp")
+        return self._joined(groups) if self.schedule.placement == "bidirectional" else groups
+
+    def _joined(self, groups: IntArray) -> IntArray:
+        """Join the groups of the two pipeline ranks that hold the same chunks: s and p - 1 - s."""
+        stage = self.layout.coordinates["pp"][groups[:, 0]]
+        last = self.strategy.pp - 1
+        joined = [
+            np.hstack([groups[stage == here], groups[stage == last - here]])
+            for here in range(self.strategy.pp // 2)
+        ]
+        return np.sort(np.vstack(joined), axis=1)
 
     def gradient_span(self, *, expert: bool = False) -> tuple[int, int]:
         """Ranks that share gradients, and the hosts they live on."""
@@ -159,7 +240,12 @@ class Plan(Traffic):
 
     @property
     def tied_elements(self) -> float:
-        """Parameters of the last chunk that are a copy of the first's (tied embeddings)."""
+        """Parameters of the last chunk that are a copy of the first's (tied embeddings).
+
+        None of them if the ranks that hold the last chunk hold the first as well.
+        """
+        if set(self.holders(0)) == set(self.holders(len(self.chunks) - 1)):
+            return 0.0
         return sum(self.workload.layers[layer].shared_parameters for layer in self.chunks[-1])
 
     def local_elements(self, layer: int, *, expert: bool | None = None) -> float:
@@ -273,7 +359,7 @@ def make_plan(scenario: Scenario) -> Plan:
     servers = (strategy.num_servers or 1) if strategy.state.startswith("ps_") else 0
     network = Network.build(cluster, num_server_hosts=servers if dedicated else 0)
     library_times = LibraryTimes.of(network, scenario.calibration)
-    parts = strategy.pp * strategy.virtual_stages
+    parts = strategy.pp * strategy.virtual_stages  # replicas that run both ways are no further parts
     device = cluster.device_types[int(network.device_type[0])]
     micro_batch_size = strategy.micro_batch_size or 1
     draft = Plan(

@@ -6,20 +6,20 @@ order is a topological order and program streams issue in schedule order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Generator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sim.graph.builder import Block, Ends
+from sim.graph.builder import Block, Ends, source
 from sim.graph.execution import Cause
 from sim.lowering.context import context_lowering, is_split
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
-from sim.lowering.schedule import SCHEDULES, Action
 from sim.lowering.state.base import StateLowering
 from sim.models.collectives import plan as collective_plan
+from sim.models.schedules import Action, Kind, Slot
 from sim.spec.layer import Gemm, Layer
 
 FloatArray = npt.NDArray[np.float64]
@@ -40,7 +40,7 @@ def request_families(plan: Plan) -> None:
         plan.request_collective("ep", layout.expert_groups(strategy.ep), "all_to_all", "direct")
     if strategy.pp > 1:
         ring = layout.groups("pp")
-        wrap = strategy.virtual_stages > 1
+        wrap = plan.schedule.placement == "loop" and strategy.virtual_stages > 1
         ahead = np.concatenate(
             [ring[:, [s, (s + 1) % strategy.pp]] for s in range(strategy.pp - (0 if wrap else 1))]
         )
@@ -55,12 +55,32 @@ def request_families(plan: Plan) -> None:
 class _Hop(NamedTuple):
     """Activations or gradients on their way to a stage that has not posted its receive yet."""
 
-    direction: str
+    action: Action  # the forward or backward that needs them
     source: int
     target: int
-    action: Action
     elements: float
     ends: Ends
+
+    @property
+    def direction(self) -> str:
+        """``forward``: activations; ``backward``: gradients."""
+        return "forward" if self.action.kind == "F" else "backward"
+
+    def is_for(self, slot: Slot | None) -> bool:
+        """Whether a slot needs it."""
+        mine = self.action
+        return any(
+            (mine.kind == "F") == (other.kind == "F")
+            and mine.micro_batch == other.micro_batch
+            and mine.chunk == other.chunk
+            and other.kind in "FBI"
+            for other in slot or ()
+        )
+
+
+Emission = Generator[None, None, list[Ends]]
+"""Emits an action layer by layer; a slot of two actions takes turns. Returns the ends it hands on and, from
+a gradient of the input, the ends that the gradients of the weights wait for."""
 
 
 class StepLowering:
@@ -77,10 +97,11 @@ class StepLowering:
         self.emitter, self.state = emitter, state
         self.plan = emitter.plan
         self.strategy = self.plan.strategy
+        self.schedule = self.plan.schedule
         self.layers = self.plan.workload.layers
         self.bytes = self.plan.element_bytes
-        self.virtual = self.strategy.pp * self.strategy.virtual_stages
-        self.blocks: dict[tuple[str, int, int], Block] = {}
+        self.virtual = len(self.plan.chunks)
+        self.blocks: dict[tuple[object, ...], tuple[Block, list[int]]] = {}
         # Where a message is a rendezvous, a stage posts its next receive when it has computed, and 1F1B
         # computes no further before its own sends have arrived (torch.distributed.pipelining).
         self.rendezvous = self.plan.messages and self.strategy.pp > 1
@@ -91,6 +112,14 @@ class StepLowering:
         self.context = context(emitter) if context else None
         self.attends = [context is not None and is_split(layer) for layer in self.layers]
         self.shared_input = [_shared_input(layer) for layer in self.layers]
+        # Steps by which each forward is ahead of its period, by (model chunk, micro-batch).
+        self.ahead = {
+            (self._virtual_stage(stage, action.chunk), action.micro_batch): action.ahead
+            for stage, order in enumerate(self.plan.orders)
+            for slot in order
+            for action in slot
+            if action.ahead
+        }
 
     def emit(self, step: int) -> None:
         """Emit all forwards and backwards of one step."""
@@ -98,127 +127,225 @@ class StepLowering:
         self.activations: dict[tuple[int, int], Ends] = {}
         self.gradients: dict[tuple[int, int], Ends] = {}
         self.done: dict[tuple[int, int], Ends] = {}
-        schedule = SCHEDULES[self.strategy.schedule if self.strategy.pp > 1 else "1f1b"]
-        orders = [
-            schedule(s, self.strategy.pp, self.plan.micro_batches, self.strategy.virtual_stages)
-            for s in range(self.strategy.pp)
-        ]
+        self.awaited: dict[tuple[int, int], Ends] = {}
+        self.split: dict[tuple[int, int], Ends] = {}
+        orders = self.plan.orders
         position = [0] * len(orders)
         while any(p < len(order) for p, order in zip(position, orders, strict=True)):
             progressed = False
             for stage, order in enumerate(orders):
                 while position[stage] < len(order) and self._ready(stage, order[position[stage]]):
-                    self._action(stage, order[position[stage]])
+                    self._slot(stage, order[position[stage]])
                     position[stage] += 1
                     progressed = True
-                    self._meet([o[p] if p < len(o) else None for o, p in zip(orders, position, strict=True)])
+                    if self.hops:
+                        self._meet(
+                            [o[p] if p < len(o) else None for o, p in zip(orders, position, strict=True)]
+                        )
             assert progressed, "a pipeline schedule must not wait for itself"
 
     def _virtual_stage(self, stage: int, chunk: int) -> int:
-        return chunk * self.strategy.pp + stage
+        return self.schedule.virtual_stage(stage, chunk, self.strategy.pp)
 
-    def _ready(self, stage: int, action: Action) -> bool:
-        virtual = self._virtual_stage(stage, action.chunk)
-        key = (virtual, action.micro_batch)
+    def _ready(self, stage: int, slot: Slot) -> bool:
         if self._waits_for_sends and any(hop.source == stage for hop in self.hops):
             return False
-        if action.kind == "F":
-            return virtual == 0 or key in self.activations
-        return (virtual == self.virtual - 1 and key in self.done) or key in self.gradients
+        return all(self._has_input(stage, action) for action in slot)
 
-    def _action(self, stage: int, action: Action) -> None:
+    def _has_input(self, stage: int, action: Action) -> bool:
+        virtual = self._virtual_stage(stage, action.chunk)
+        key = (virtual, action.micro_batch)
         if action.kind == "F":
-            self._forward(stage, action)
+            return virtual == 0 or key in self.activations or self._iterations_back(virtual, action) > 0
+        if action.kind in "BI":
+            return (virtual == self.virtual - 1 and key in self.done) or key in self.gradients
+        return True  # the gradients of the weights and the update follow in the rank's own order
+
+    def _iterations_back(self, virtual: int, action: Action) -> int:
+        """How many periods before its own a forward's input was computed (schedules without a flush)."""
+        return self.ahead.get((virtual - 1, action.micro_batch), 0) - action.ahead if virtual else 0
+
+    # -- one slot -----------------------------------------------------------------------------------
+
+    def _slot(self, stage: int, slot: Slot) -> None:
+        if slot[0].kind == "U":
+            if self.plan.schedule_facts.update_delay:
+                self.state.place_update(stage, self.step)
+            return  # without delay it follows all gradients of the step
+        entries = [self._entry(stage, action) for action in slot]
+        entries[0] = self._after_sends(stage, entries[0])
+        exits = self._repeated(stage, slot, entries)
+        if len(slot) == 2:
+            for action, ends in zip(slot, exits, strict=True):
+                self._conclude(stage, action, [ends])
         else:
-            self._backward(stage, action)
+            self._conclude(stage, slot[0], exits)
+
+    def _entry(self, stage: int, action: Action) -> Ends:
+        """What an action waits for."""
+        virtual, m = self._virtual_stage(stage, action.chunk), action.micro_batch
+        if action.kind == "W":
+            return self.split.pop((virtual, m))
+        if action.kind != "F":
+            return self.gradients.pop((virtual, m), None) or self.done[virtual, m]
+        if virtual == 0:
+            return self.state.samples_ready(stage, self.step, m, self.state.input_ready(stage, self.step, m))
+        if back := self._iterations_back(virtual, action):
+            return self._await(stage, (virtual, m), back)
+        return self.activations.pop((virtual, m), {})
+
+    def _await(self, stage: int, key: tuple[int, int], back: int) -> Ends:
+        """Wait for activations that arrived in an earlier period; they may be emitted only later on."""
+        known = self.activations.pop(key, None)
+        begin: Ends = {
+            index: [
+                self.emitter.builder.control(
+                    "arrived", device=self.emitter.device_row[index], micro_batch=key[1], step=self.step
+                )
+            ]
+            for index in self.emitter.stage_classes[stage]
+        }
+        if known is None:
+            self.awaited[key] = begin
+        else:
+            self._link(begin, known, back)
+        return begin
+
+    def _link(self, begin: Ends, arrived: Ends, back: int) -> None:
+        for index, tasks in begin.items():
+            for task in tasks:
+                for end in arrived.get(index, ()):
+                    self.emitter.builder.edge(source(task), source(end), back)
+
+    def _repeated(self, stage: int, slot: Slot, entries: list[Ends]) -> list[Ends]:
+        """Emit a slot, or copy that of earlier micro-batches which differs in their numbers only."""
+        virtual = [self._virtual_stage(stage, action.chunk) for action in slot]
+        alike = all(
+            self.state.repeats(action.kind, stage, place, action.micro_batch)
+            for action, place in zip(slot, virtual, strict=True)
+        )
+        if not alike:
+            return self._emitted(stage, slot, entries)
+        key = (*(action.kind for action in slot), *virtual, stage, self.step)
+        known, entry = self.blocks.get(key), _pack(entries)
+        builder, numbers = self.emitter.builder, [action.micro_batch for action in slot]
+        if known is not None and _alike(known[0].entry, entry):
+            return _unpack(builder.repeat(known[0], entry, dict(zip(known[1], numbers, strict=True))))
+        start = builder.num_tasks
+        exits = self._emitted(stage, slot, entries)
+        self.blocks[key] = builder.block(start, entry, _pack(exits)), numbers
+        return exits
+
+    def _emitted(self, stage: int, slot: Slot, entries: list[Ends]) -> list[Ends]:
+        """Emit a slot; the layers of two actions alternate, so that one computes while the other sends."""
+        running = [self._emission(stage, a, e) for a, e in zip(slot, entries, strict=True)]
+        results: list[list[Ends]] = [[] for _ in running]
+        open_ones = dict(enumerate(running))
+        while open_ones:
+            for number, emission in list(open_ones.items()):
+                try:
+                    next(emission)
+                except StopIteration as stop:
+                    results[number] = stop.value
+                    del open_ones[number]
+        return [ends for each in results for ends in each]
+
+    def _emission(self, stage: int, action: Action, ends: Ends) -> Emission:
+        virtual, m = self._virtual_stage(stage, action.chunk), action.micro_batch
+        if action.kind == "F":
+            return self._chunk_forward(stage, virtual, m, ends)
+        if action.kind == "W":
+            return self._chunk_weights(stage, virtual, m, ends)
+        return self._chunk_backward(stage, virtual, m, ends, split=action.kind == "I")
+
+    def _conclude(self, stage: int, action: Action, exits: list[Ends]) -> None:
+        """Remember what an action has done and hand its result on."""
+        virtual, m = self._virtual_stage(stage, action.chunk), action.micro_batch
+        ends = self.computed[stage] = exits[0]
+        if action.kind == "W":
+            return
+        layers = self.plan.chunks[virtual]
+        if action.kind == "F":
+            self.done[virtual, m] = ends
+            following, elements = virtual + 1, self.layers[layers[-1]].output_elements
+        else:
+            self.done.pop((virtual, m), None)
+            if action.kind == "I":
+                self.split[virtual, m] = exits[1]
+            following, elements = virtual - 1, self.layers[layers[0]].input_elements
+        if 0 <= following < self.virtual:
+            places = self.schedule.holders(following, self.strategy.pp)
+            target, chunk = places[action.chunk if len(places) > 1 else 0]
+            kind: Kind = "F" if action.kind == "F" else "B"
+            self._hand_on(_Hop(Action(kind, m, chunk, action.ahead), stage, target, elements, ends))
 
     # -- forward ------------------------------------------------------------------------------------
 
-    def _forward(self, stage: int, action: Action) -> None:
-        virtual, m = self._virtual_stage(stage, action.chunk), action.micro_batch
-        ends = self.activations.pop((virtual, m), {})
-        if virtual == 0:
-            ends = self.state.input_ready(stage, self.step, m)
-            ends = self.state.samples_ready(stage, self.step, m, ends)
-        ends = self._after_sends(stage, ends)
-        ends = self._repeated(
-            action, virtual, ends, lambda entry: self._chunk_forward(stage, virtual, m, entry)
-        )
-        self.done[virtual, m] = self.computed[stage] = ends
-        if virtual + 1 < self.virtual:
-            elements = self.layers[self.plan.chunks[virtual][-1]].output_elements
-            following = (stage + 1) % self.strategy.pp
-            target = Action("F", m, (virtual + 1) // self.strategy.pp)
-            self._hand_on(_Hop("forward", stage, following, target, elements, ends))
-
-    def _chunk_forward(self, stage: int, virtual: int, m: int, ends: Ends) -> Ends:
+    def _chunk_forward(self, stage: int, virtual: int, m: int, ends: Ends) -> Emission:
         for index in self.plan.chunks[virtual]:
             ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=False)
-            ends = self._layer_forward(stage, index, m, ends, Cause.FORWARD)
-        return ends
+            ends = yield from self._layer_forward(stage, virtual, index, m, ends, Cause.FORWARD)
+            yield
+        return [ends]
 
-    def _layer_forward(self, stage: int, index: int, m: int, ends: Ends, cause: Cause) -> Ends:
+    def _layer_forward(
+        self, stage: int, virtual: int, index: int, m: int, ends: Ends, cause: Cause
+    ) -> Generator[None, None, Ends]:
         layer, classes = self.layers[index], self.emitter.stage_classes[stage]
         name = f"{layer.name}.{'forward' if cause is Cause.FORWARD else 'recompute'}"
         if self.strategy.sequence_parallel:
             ends = self._tensor("all_gather", stage, self.shared_input[index], layer.name, m, ends)
-        ends = self._expert(stage, layer, m, ends, "dispatch")
+        if layer.expert_elements:
+            ends = self._expert(stage, layer, m, ends, "dispatch")
+            yield
         costs = {c: self.emitter.cost(c) for c in classes}
         core = self._cores(index, {c: costs[c].attention_forward_s for c in classes})
         seconds = {c: float(costs[c].forward_s[index]) - core.get(c, 0.0) for c in classes}
         ends = self.emitter.compute(classes, seconds, name, cause, ends, micro_batch=m, step=self.step)
         if cause is Cause.FORWARD:
             own = {c: tasks for c, tasks in ends.items() if seconds[c] > 0}
-            self.state.after_forward(index, self.step, m, own)
+            self.state.after_forward(stage, virtual, index, self.step, m, own)
         if core and self.context:
             ends = self.context.forward(stage, layer, core, ends, cause, micro_batch=m, step=self.step)
-        ends = self._expert(stage, layer, m, ends, "combine")
+        if layer.expert_elements:
+            yield
+            ends = self._expert(stage, layer, m, ends, "combine")
         if layer.tensor_all_reduce:
             ends = self._tensor(self._reduction, stage, layer.output_elements, layer.name, m, ends)
         return ends
 
     # -- backward -----------------------------------------------------------------------------------
 
-    def _backward(self, stage: int, action: Action) -> None:
-        virtual, m = self._virtual_stage(stage, action.chunk), action.micro_batch
-        ends = self.gradients.pop((virtual, m), None) or self.done[virtual, m]
-        ends = self._after_sends(stage, ends)
-        ends = self._repeated(
-            action, virtual, ends, lambda entry: self._chunk_backward(stage, virtual, m, entry)
-        )
-        self.done.pop((virtual, m))
-        self.computed[stage] = ends
-        if virtual > 0:
-            elements = self.layers[self.plan.chunks[virtual][0]].input_elements
-            previous = (stage - 1) % self.strategy.pp
-            target = Action("B", m, (virtual - 1) // self.strategy.pp)
-            self._hand_on(_Hop("backward", stage, previous, target, elements, ends))
-
-    def _chunk_backward(self, stage: int, virtual: int, m: int, ends: Ends) -> Ends:
+    def _chunk_backward(self, stage: int, virtual: int, m: int, ends: Ends, *, split: bool) -> Emission:
+        weights = ends
         for block in reversed(self._blocks(self.plan.chunks[virtual])):
             if self.strategy.recompute == "full":
                 for index in block:
                     ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=True)
                     if self.layers[index].kind not in _KEPT:
-                        ends = self._layer_forward(stage, index, m, ends, Cause.RECOMPUTE)
+                        ends = yield from self._layer_forward(stage, virtual, index, m, ends, Cause.RECOMPUTE)
             for index in reversed(block):
                 ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=True)
-                ends, weights = self._layer_backward(stage, index, m, ends)
-                self.state.after_backward(stage, virtual, index, self.step, m, weights)
-        return ends
+                ends, weights = yield from self._layer_backward(stage, index, m, ends, split=split)
+                if not split:
+                    self.state.after_backward(stage, virtual, index, self.step, m, weights)
+                yield
+        return [ends, weights] if split else [ends]
 
-    def _repeated(self, action: Action, virtual: int, entry: Ends, emit: Callable[[Ends], Ends]) -> Ends:
-        """Emit an action, or copy that of an earlier micro-batch which differs in its number only."""
-        if not self.state.repeats(action.kind, action.micro_batch):
-            return emit(entry)
-        key = (action.kind, virtual, self.step)
-        block = self.blocks.get(key)
-        if block is not None and _alike(block.entry, entry):
-            return self.emitter.builder.repeat(block, entry, action.micro_batch)
-        start = self.emitter.builder.num_tasks
-        ends = emit(entry)
-        self.blocks[key] = self.emitter.builder.block(start, entry, ends)
-        return ends
+    def _chunk_weights(self, stage: int, virtual: int, m: int, ends: Ends) -> Emission:
+        """The gradients of the weights by themselves, in the order of the backward."""
+        options = {"micro_batch": m, "step": self.step}
+        classes = self.emitter.stage_classes[stage]
+        for index in reversed(self.plan.chunks[virtual]):
+            layer, shared = self.layers[index], self.shared_input[index]
+            seconds = {c: float(self.emitter.cost(c).backward_weight_s[index]) for c in classes}
+            if self.strategy.sequence_parallel and any(seconds.values()):
+                ends = self._tensor("all_gather", stage, shared, layer.name, m, ends)
+            name = f"{layer.name}.backward.weight"
+            ends = self.emitter.compute(classes, seconds, name, Cause.BACKWARD, ends, **options)
+            self.state.after_backward(stage, virtual, index, self.step, m, ends)
+            yield
+        return [ends]
 
     def _blocks(self, chunk: list[int]) -> list[list[int]]:
         blocks: list[list[int]] = []
@@ -228,8 +355,10 @@ class StepLowering:
             blocks[-1].append(index)
         return blocks
 
-    def _layer_backward(self, stage: int, index: int, m: int, ends: Ends) -> tuple[Ends, Ends]:
-        """Returns what the previous layer's backward and what the gradients wait for."""
+    def _layer_backward(
+        self, stage: int, index: int, m: int, ends: Ends, *, split: bool
+    ) -> Generator[None, None, tuple[Ends, Ends]]:
+        """Returns what the previous layer's backward and what the (``split``: weight) gradients wait for."""
         layer, classes = self.layers[index], self.emitter.stage_classes[stage]
         costs = {c: self.emitter.cost(c) for c in classes}
         options = {"micro_batch": m, "step": self.step}
@@ -239,13 +368,20 @@ class StepLowering:
         gathers, shared = self.strategy.sequence_parallel, self.shared_input[index]
         if gathers and layer.tensor_all_reduce:
             ends = self._tensor("all_gather", stage, layer.output_elements, layer.name, m, ends)
-        ends = self._expert(stage, layer, m, ends, "combine.backward")
+        if layer.expert_elements:
+            ends = self._expert(stage, layer, m, ends, "combine.backward")
+            yield
         core = self._cores(index, {c: costs[c].attention_backward_s for c in classes})
         if core and self.context:
             ends = self.context.backward(stage, layer, core, ends, **options)
         inputs = {c: float(costs[c].backward_input_s[index]) - core.get(c, 0.0) for c in classes}
         weights = {c: float(costs[c].backward_weight_s[index]) for c in classes}
         name = f"{layer.name}.backward"
+        if split:
+            ends = self.emitter.compute(classes, inputs, f"{name}.input", Cause.BACKWARD, ends, **options)
+            computed = ends
+            ends = self._expert(stage, layer, m, ends, "dispatch.backward")
+            return self._tensor(self._reduction, stage, shared, layer.name, m, ends), computed
         if not (self.strategy.tp > 1 and shared) and not layer.expert_elements:
             both = {c: inputs[c] + weights[c] for c in classes}
             ends = self.emitter.compute(classes, both, name, Cause.BACKWARD, ends, **options)
@@ -255,7 +391,10 @@ class StepLowering:
             again = self._tensor("all_gather", stage, shared, layer.name, m, ends)
         ends = self.emitter.compute(classes, inputs, f"{name}.input", Cause.BACKWARD, ends, **options)
         before_weights = {c: [*ends[c], *again[c]] for c in classes} if gathers else ends
-        ends = self._expert(stage, layer, m, ends, "dispatch.backward")
+        if layer.expert_elements:
+            yield
+            ends = self._expert(stage, layer, m, ends, "dispatch.backward")
+            yield
         ends = self._tensor(self._reduction, stage, shared, layer.name, m, ends)
         gradients = self.emitter.compute(
             classes, weights, f"{name}.weight", Cause.BACKWARD, before_weights, **options
@@ -308,14 +447,21 @@ class StepLowering:
 
     def _hand_on(self, hop: _Hop) -> None:
         """Send at once, or when the receiver is ready where that is a rendezvous."""
-        if self.rendezvous:
+        key = (self._virtual_stage(hop.target, hop.action.chunk), hop.action.micro_batch)
+        back = 0
+        if hop.action.kind == "F":
+            back = hop.action.ahead - self.ahead.get(key, 0)
+        if self.rendezvous and not back and hop.target != hop.source:
             self.hops.append(hop)
-        else:
-            self._deliver(hop, hop.ends)
+            return
+        arrived = self._deliver(hop, hop.ends)
+        begin = self.awaited.pop(key, None) if back else None
+        if begin is not None:
+            self._link(begin, arrived, back)
 
-    def _meet(self, upcoming: list[Action | None]) -> None:
+    def _meet(self, upcoming: list[Slot | None]) -> None:
         """Send what the receivers' next actions wait for, after what they have computed last."""
-        ready = [hop for hop in self.hops if upcoming[hop.target] == hop.action]
+        ready = [hop for hop in self.hops if hop.is_for(upcoming[hop.target])]
         self.hops = [hop for hop in self.hops if hop not in ready]
         for hop in ready:
             posted = self.computed.get(hop.target, {})
@@ -327,7 +473,7 @@ class StepLowering:
 
     def _deliver(self, hop: _Hop, ends: Ends) -> Ends:
         m, virtual = hop.action.micro_batch, self._virtual_stage(hop.target, hop.action.chunk)
-        arrived = self._send(hop.direction, hop.source, hop.target, hop.elements, m, ends)
+        arrived = ends if hop.target == hop.source else self._send(hop, ends)
         (self.activations if hop.action.kind == "F" else self.gradients)[virtual, m] = arrived
         return arrived
 
@@ -342,18 +488,26 @@ class StepLowering:
             return ends
         return {c: [*ends.get(c, []), *sent.get(c, [])] for c in self.emitter.stage_classes[stage]}
 
-    def _send(self, direction: str, stage: int, target: int, elements: float, m: int, ends: Ends) -> Ends:
+    def _send(self, hop: _Hop, ends: Ends) -> Ends:
         """Point-to-point activations or gradients; with sequence parallelism each rank sends its part."""
-        size = elements * self.plan.local_samples * self.bytes
+        size = hop.elements * self.plan.local_samples * self.bytes
         if self.strategy.tp > 1 and self.strategy.sequence_parallel:
             size /= self.strategy.tp
-        family = f"pp_{direction}"
+        route = hop.direction
+        if self.schedule.placement != "loop":  # both ways carry both activations and gradients
+            route = "forward" if hop.target > hop.source else "backward"
+        family = f"pp_{route}"
+        label = route if route == hop.direction else f"{route}_{hop.direction}"
         sent = self.emitter.collective(
-            family, self.emitter.stage_classes[stage], size, f"send.{direction}", Cause.PIPELINE_COMM, ends,
-            stream=(f"pp_send_{direction}", f"pp_receive_{direction}"), micro_batch=m, step=self.step,
+            family, self.emitter.stage_classes[hop.source], size, f"send.{hop.direction}",
+            Cause.PIPELINE_COMM, ends, stream=(f"pp_send_{label}", f"pp_receive_{label}"),
+            micro_batch=hop.action.micro_batch, step=self.step,
         )  # fmt: skip
         sender_of = self.emitter.sender_of[family]
-        return {receiver: sent[sender_of[receiver, stage]] for receiver in self.emitter.stage_classes[target]}
+        return {
+            receiver: sent[sender_of[receiver, hop.source]]
+            for receiver in self.emitter.stage_classes[hop.target]
+        }
 
 
 _KEPT = ("embedding", "head")
@@ -373,3 +527,16 @@ def _shared_input(layer: Layer) -> float:
 def _alike(a: Ends, b: Ends) -> bool:
     """Whether two sets of ends have the same shape."""
     return a.keys() == b.keys() and all(len(a[index]) == len(b[index]) for index in a)
+
+
+def _pack(parts: list[Ends]) -> Ends:
+    """Several sets of ends as one, by (class, part)."""
+    return {2 * index + part: tasks for part, ends in enumerate(parts) for index, tasks in ends.items()}
+
+
+def _unpack(packed: Ends) -> list[Ends]:
+    """What :func:`_pack` has packed; parts without any class are left out at the end."""
+    parts: list[Ends] = [{} for _ in range(1 + max((key % 2 for key in packed), default=0))]
+    for key, tasks in packed.items():
+        parts[key % 2][key // 2] = tasks
+    return parts

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sim.errors import InputError
+from sim.models.schedules import SCHEDULES, peak
 from sim.spec.calibration import Calibration
 from sim.spec.layer import Attention, Layer
 from sim.spec.strategy import Strategy
@@ -31,10 +32,8 @@ LOGIT_BYTES = 4.0
 def in_flight_micro_batches(strategy: Strategy, stage: int, num_micro_batches: int) -> float:
     """Micro-batches whose activations a pipeline stage holds at its peak, in units of the whole stage.
 
-    GPipe holds all; 1F1B the stages that follow, itself included; the interleaved schedule somewhat more,
-    (2 (p - 1 - stage) + (v - 1) p + 1) chunks of 1/v stage (Narayanan et al. 2021, arXiv:2104.04473, section
-    2.2), which on stage 0 is p (1 + (p - 1) / (p v)), and all of them if there are just p; the naive schedule
-    one.
+    Counted along the stage's own order of work, with equal chunks; an activation is held until the gradients
+    of the weights have been computed.
 
     Parameters
     ----------
@@ -45,16 +44,36 @@ def in_flight_micro_batches(strategy: Strategy, stage: int, num_micro_batches: i
     num_micro_batches : int
         Micro-batches per step.
     """
-    p, v = strategy.pp, strategy.virtual_stages
-    if p == 1 or strategy.schedule == "naive":
+    if strategy.pp == 1:
         return 1.0
-    if strategy.schedule == "gpipe":
-        return float(num_micro_batches)
-    if strategy.schedule == "1f1b":
-        return float(min(num_micro_batches, p - stage))
-    if num_micro_batches == p:  # Megatron-LM then runs all forwards first
-        return float(p)
-    return min(float(num_micro_batches), (2 * (p - 1 - stage) + (v - 1) * p + 1) / v)
+    schedule = SCHEDULES[strategy.schedule]
+    chunks = schedule.num_chunks(strategy.virtual_stages)
+    order = schedule.order(stage, strategy.pp, num_micro_batches, strategy.virtual_stages)
+    return peak(order, [1.0] * chunks, [1.0] * chunks) / chunks
+
+
+def activation_elements(layers: Sequence[Layer], strategy: Strategy) -> tuple[float, float]:
+    """Elements that one sample of a chunk keeps on one rank.
+
+    Returns
+    -------
+    kept : float
+        From the forward to the backward, under the recomputation policy.
+    deferred : float
+        From the gradient of the input to that of the weights where a schedule separates them: all that the
+        products need; the attention core has no weights.
+    """
+    if strategy.recompute == "full":
+        kept = sum(_block_input(block) for block in _blocks(layers))
+        kept /= strategy.cp * (strategy.tp if strategy.sequence_parallel else 1)
+    else:
+        kept = sum(stored_elements(layer, strategy) for layer in layers)
+    return kept, sum(stored_elements(layer, strategy, recompute="selective") for layer in layers)
+
+
+def _block_input(block: Sequence[Layer]) -> float:
+    """A block recomputes from its input; the input of the embedding is token ids, too small to count."""
+    return next((layer.input_elements for layer in block if layer.input_elements), 0.0)
 
 
 def local_parameters(layer: Layer, strategy: Strategy) -> float:
@@ -97,6 +116,7 @@ def stage_memory(
     first: bool = True,
     last: bool = True,
     gradient_copy: bool = False,
+    weight_versions: int = 1,
 ) -> dict[str, float]:
     """Peak bytes on one device of a pipeline stage.
 
@@ -123,6 +143,8 @@ def stage_memory(
         is a copy.
     gradient_copy : bool
         Keep an fp32 copy of the sharded gradient beside the states, as DeepSpeed's ZeRO optimiser does.
+    weight_versions : int
+        Versions of the weights that are in use at a time (schedules without a flush).
 
     Returns
     -------
@@ -139,6 +161,7 @@ def stage_memory(
         states[name] += size
     result = dict.fromkeys(COMPONENTS, 0.0)
     result.update(states)
+    result["weights"] *= weight_versions
     result["activations"] = _activations(layers, strategy, workload, micro_batch, held)
     if last:
         result["logits"] = _logits(layers, strategy, workload, micro_batch)
@@ -186,15 +209,15 @@ def _activations(
     per_element = micro_batch * _weight_bytes(workload)
     if strategy.recompute != "full":
         return per_element * held * sum(stored_elements(layer, strategy) for layer in layers)
-    kept, block_peak = 0.0, 0.0
-    for block in _blocks(layers):
-        # A block recomputes from its input; the input of the embedding is token ids, too small to count.
-        kept += next((layer.input_elements for layer in block if layer.input_elements), 0.0)
-        block_peak = max(
-            block_peak, sum(stored_elements(layer, strategy, recompute="none") for layer in block)
-        )
-    sharded = strategy.cp * (strategy.tp if strategy.sequence_parallel else 1)
-    return per_element * (held * kept / sharded + block_peak)
+    kept, _ = activation_elements(layers, strategy)
+    block_peak = max(
+        (
+            sum(stored_elements(layer, strategy, recompute="none") for layer in block)
+            for block in _blocks(layers)
+        ),
+        default=0.0,
+    )
+    return per_element * (held * kept + block_peak)
 
 
 def _blocks(layers: Sequence[Layer]) -> list[list[Layer]]:

@@ -36,7 +36,10 @@ StatePlacement = Literal["replicated", "zero1", "zero2", "zero3", "ps_dedicated"
 CollectiveAlgorithm = Literal[
     "auto", "ring", "tree", "halving_doubling", "recursive_doubling", "hierarchical", "torus2d", "direct"
 ]
-Schedule = Literal["naive", "gpipe", "1f1b", "interleaved"]
+Schedule = Literal[
+    "naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zb_v", "chimera", "dualpipe",
+    "pipedream_async", "2bw",
+]  # fmt: skip
 Recompute = Literal["none", "selective", "full"]
 Compression = Literal["none", "fp16", "bf16", "powersgd"]
 ContextParallelism = Literal["ring", "ulysses", "all_gather"]
@@ -75,7 +78,11 @@ class Strategy(Spec):
     )
     schedule: Schedule = Field("1f1b", description="pipeline schedule (D12); without effect at pp=1")
     virtual_stages: int = Field(
-        1, ge=1, description="model chunks per pipeline rank, for the interleaved schedule"
+        1, ge=1, description="different model chunks per pipeline rank: interleaved schedule, 2 for zb_v"
+    )
+    weight_stash: bool = Field(
+        False,
+        description="keep the weights of every micro-batch in flight for its backward (pipedream_async, D13)",
     )
     stage_blocks: tuple[int, ...] | None = Field(
         None, description="blocks of every model chunk in forward order, pp x virtual_stages numbers"

@@ -13,6 +13,7 @@ from sim.spec.host import Host
 from sim.spec.layer import Attention, Gemm, Layer
 from sim.spec.strategy import Strategy
 from sim.spec.workload import Workload
+from sim.taxonomy.schedules import SCHEDULES
 
 PARAMETER_SERVER_STATES = frozenset({"ps_dedicated", "ps_colocated"})
 SHARDED_STATES = frozenset({"zero1", "zero2", "zero3"})
@@ -238,6 +239,12 @@ class Context:
             return self.cluster.num_hosts
         return int(self.cluster.hosts_of(np.array([self.num_ranks - 1]))[0]) + 1
 
+    @property
+    def gradient_ranks(self) -> int:
+        """Ranks that hold the same parameters and sum their gradients; 0 while ``dp`` is unknown."""
+        replicas = 2 if SCHEDULES[self.strategy.schedule].bidirectional else 1
+        return (self.dp or 0) * self.strategy.cp * replicas
+
     @cached_property
     def gradient_grid(self) -> tuple[int, int] | None:
         """Shape (ranks per host, hosts) of every gradient group, or ``None`` if some group is no grid.
@@ -249,13 +256,16 @@ class Context:
             return None
         ranks = np.arange(self.num_ranks)
         coordinate = _coordinates(ranks, self.strategy, self.dp)
-        group = coordinate["tp"] + self.strategy.tp * coordinate["pp"]
+        stage, replicas = coordinate["pp"], 1
+        if SCHEDULES[self.strategy.schedule].bidirectional:  # ranks s and p - 1 - s hold the same stages
+            stage, replicas = np.minimum(stage, self.strategy.pp - 1 - stage), 2
+        group = coordinate["tp"] + self.strategy.tp * stage
         pairs = group * self.cluster.num_hosts + self.cluster.hosts_of(ranks)
         counts = np.unique(pairs, return_counts=True)[1]
         per_host = int(counts[0])
         if np.any(counts != per_host):
             return None
-        return per_host, self.dp * self.strategy.cp // per_host
+        return per_host, self.dp * self.strategy.cp * replicas // per_host
 
 
 def _coordinates(ranks: np.ndarray, strategy: Strategy, dp: int) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sim.errors import InputError
+from sim.taxonomy.schedules import SCHEDULES
 
 
 @dataclass(frozen=True)
@@ -349,23 +350,17 @@ DIMENSIONS: tuple[Dimension, ...] = (
         "D12",
         "pipeline schedule",
         "In which order do stages work on micro-batches?",
-        (
-            _setting("strategy.schedule", "naive", "one micro-batch in the pipeline at a time"),
+        tuple(
             _setting(
                 "strategy.schedule",
-                "gpipe",
-                "all forward, then all backward: bubble (p-1)/(m+p-1), m in flight",
-            ),
-            _setting("strategy.schedule", "1f1b", "same bubble, at most p micro-batches in flight"),
-            _setting(
-                "strategy.schedule",
-                "interleaved",
-                "v chunks per rank: bubble over v, v times the messages",
-                "strategy.virtual_stages",
-                name="interleaved(v)",
-            ),
+                name,
+                each.description,
+                *(("strategy.virtual_stages",) if each.chunks is None else ()),
+                name=f"{name}(v)" if each.chunks is None else "",
+            )
+            for name, each in SCHEDULES.items()
         ),
-        "Huang et al., GPipe, NeurIPS 2019; Narayanan et al., PipeDream, SOSP 2019, and SC 2021",
+        "; ".join(dict.fromkeys(each.source for each in SCHEDULES.values())),
     ),
     Dimension(
         "D13",
@@ -375,6 +370,11 @@ DIMENSIONS: tuple[Dimension, ...] = (
             _setting("strategy.recompute", "none", "all"),
             _setting("strategy.recompute", "selective", "all but the attention core's, computed again"),
             _setting("strategy.recompute", "full", "only the inputs of blocks; one more forward pass"),
+            Value(
+                "weight_stash",
+                "the weights of every micro-batch in flight are kept for its backward",
+                {"strategy.weight_stash": True},
+            ),
         ),
         "Chen et al., 2016; Korthikanti et al., MLSys 2023",
     ),

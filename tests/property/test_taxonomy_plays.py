@@ -34,7 +34,7 @@ PARALLEL: dict[str, list[Any]] = {
     "embedding_in_split": [False, True],
     "head_in_split": [False, True],
     "stage_blocks": [None, None, None, (1, 3), (4, 0), (0, 2)],
-    "schedule": ["1f1b", "1f1b", "gpipe", "naive"],
+    "schedule": ["1f1b", "1f1b", "gpipe", "naive", "zb_h1", "chimera", "pipedream_async", "2bw"],
     "recompute": ["none", "selective", "full"],
     "overlap": [True, False],
     "compression": ["none", "fp16"],

@@ -51,6 +51,7 @@ class StateLowering(ABC):
         self.first_forward: dict[tuple[int, int], int] = {}
         self.last_weight: dict[int, Ends] = defaultdict(dict)
         self.blocking: dict[int, Ends] = {}
+        self.partial: dict[tuple[int, int, int], Ends] = {}
         self.loaded: dict[int, list[int]] = defaultdict(list)
 
     @classmethod
@@ -79,7 +80,7 @@ class StateLowering(ABC):
 
     def samples_ready(self, stage: int, step: int, micro_batch: int, ends: Ends) -> Ends:
         """Add the loading of this step's samples, done during the last step, to what a forward waits for."""
-        if step == 0 or micro_batch != 0:
+        if step == 0 or micro_batch != self.plan.first_micro_batch(stage, 0):
             return ends
         return {
             index: [*ends.get(index, []), *self.loaded[index][step - 1 : step]]
@@ -94,7 +95,7 @@ class StateLowering(ABC):
         seconds = self.plan.loading_seconds
         if seconds <= 0:
             return
-        for index in self.emitter.stage_classes[0]:
+        for index in self.sharers(0):
             row = self.emitter.device_row[index]
             stream = self.builder.stream(row, "loader")
             task = self.builder.compute(
@@ -117,9 +118,9 @@ class StateLowering(ABC):
             self.gate_forward(index, 0, {index: [loaded[-1]]})
         return end
 
-    def repeats(self, kind: str, micro_batch: int) -> bool:
-        """Whether a forward (F) or backward (B) is like that of later micro-batches, the ends aside."""
-        return kind == "F" or micro_batch < self.plan.micro_batches - 1
+    def repeats(self, kind: str, stage: int, virtual: int, micro_batch: int) -> bool:
+        """Whether an action (see :class:`Action`) is like that of later micro-batches, the ends aside."""
+        return kind in "FI" or micro_batch != self.plan.last_micro_batch[stage, virtual]
 
     def before_layer(
         self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends, *, backward: bool
@@ -139,9 +140,11 @@ class StateLowering(ABC):
             return ends
         return {c: [*ends.get(c, []), *held.get(c, [])] for c in self.emitter.stage_classes[stage]}
 
-    def after_forward(self, layer: int, step: int, micro_batch: int, ends: Ends) -> None:
+    def after_forward(
+        self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends
+    ) -> None:
         """A layer's forward is emitted; the first of the iteration is remembered for ``gate_forward``."""
-        if step == 0 and micro_batch == 0:
+        if step == 0 and micro_batch == self.plan.first_micro_batch(stage, virtual):
             for index, tasks in ends.items():
                 if len(tasks) == 1 and isinstance(tasks[0], int):
                     self.first_forward.setdefault((index, layer), tasks[0])
@@ -160,12 +163,23 @@ class StateLowering(ABC):
     ) -> None:
         """A layer's weight gradients of one micro-batch are done."""
         self.last_weight[stage] = ends
-        if self.strategy.overlap and self.is_last_micro_batch(micro_batch):
-            self.gradients_ready(stage, virtual, layer, step, ends)
+        if self.strategy.overlap and self.completes(stage, virtual, micro_batch):
+            self.layer_complete(stage, virtual, layer, step, ends)
+
+    def layer_complete(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
+        """A stage has a layer's gradients; when every stage that holds the layer has, they are exchanged."""
+        holders = self.plan.holders(virtual)
+        if len(holders) > 1:
+            earlier = self.partial.pop((virtual, layer, step), None)
+            if earlier is None:
+                self.partial[virtual, layer, step] = ends
+                return
+            ends = {**earlier, **ends}
+        self.gradients_ready(holders[0], virtual, layer, step, ends)
 
     @abstractmethod
     def gradients_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
-        """Exchange what a layer's gradients complete: buckets that end with it."""
+        """Exchange what a layer's gradients complete, buckets that end with it, among all ``sharers``."""
 
     def exchange_all(self, stage: int, step: int) -> None:
         """Without ``overlap``: exchange all gradients of a stage after its last backward."""
@@ -175,9 +189,25 @@ class StateLowering(ABC):
     def exchange_chunk(self, stage: int, virtual: int, step: int, ends: Ends) -> None:
         """Exchange all gradients of a model chunk, in the order of its backward."""
         for layer in reversed(self.plan.chunks[virtual]):
-            self.gradients_ready(stage, virtual, layer, step, ends)
+            self.layer_complete(stage, virtual, layer, step, ends)
+
+    def place_update(self, stage: int, step: int) -> None:
+        """Update here, within the order of work, with gradients of an earlier step (no flush, delayed)."""
+        raise NotImplementedError
 
     # -- helpers ------------------------------------------------------------------------------------
+
+    def sharers(self, stage: int) -> list[int]:
+        """Classes of a stage and of the other that holds replicas of its chunks, if there is one."""
+        return [index for each in self.plan.partners(stage) for index in self.emitter.stage_classes[each]]
+
+    def last_weights(self, stage: int) -> Ends:
+        """The latest weight gradients of all sharers of a stage's chunks."""
+        return {
+            index: tasks
+            for each in self.plan.partners(stage)
+            for index, tasks in self.last_weight[each].items()
+        }
 
     def stage_layers(self, stage: int) -> list[int]:
         """Layers of all model chunks of a pipeline rank."""
@@ -195,9 +225,9 @@ class StateLowering(ABC):
             for layer in self.stage_layers(stage)
         )
 
-    def is_last_micro_batch(self, micro_batch: int) -> bool:
-        """Whether gradients are complete after this micro-batch (schedules run them in order)."""
-        return micro_batch == self.plan.micro_batches - 1
+    def completes(self, stage: int, virtual: int, micro_batch: int) -> bool:
+        """Whether a stage's gradients of a chunk are complete after this micro-batch."""
+        return micro_batch == self.plan.last_micro_batch[stage, virtual]
 
     def compression_latency(self, elements: float) -> float:
         """Seconds to cast a bucket to and from its wire format: each cast reads one and writes the other."""
@@ -216,7 +246,7 @@ class StateLowering(ABC):
         if not calibration.has("framework", "default", "bucket_copy_traffic"):
             return after
         traffic = calibration.value("framework", "default", "bucket_copy_traffic")
-        classes = self.emitter.stage_classes[stage]
+        classes = self.sharers(stage)
         seconds = {}
         for index in classes:
             device = self.plan.device_of_rank(int(self.plan.classes.representatives[index]))
@@ -274,11 +304,14 @@ class StateLowering(ABC):
     def all_gradients_ready(self, step: int, ends: dict[int, Ends]) -> dict[int, Ends]:
         """Gradient-norm reduction across pipeline stages: no stage updates before all have their gradients.
 
-        Megatron-LM's clip_grad_norm; the message is a scalar, so only the wait is modelled.
+        Megatron-LM's clip_grad_norm; the message is a scalar, so only the wait is modelled. Schedules that
+        validate the norm after the update, or have no common step, do not wait.
         """
         if self.strategy.pp == 1:
             return ends
         ends = self._tied_gradients(step, ends)
+        if not self.plan.schedule_facts.global_norm:
+            return ends
         tasks = list(dict.fromkeys(t for stage in ends.values() for after in stage.values() for t in after))
         barrier = self.builder.control("gradient_norm", after=tasks, step=step)
         return {stage: {index: [barrier] for index in self.emitter.stage_classes[stage]} for stage in ends}

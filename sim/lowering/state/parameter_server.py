@@ -97,9 +97,9 @@ class ParameterServerState(StateLowering):
     # -- the worker's side ----------------------------------------------------------------------------
 
     @override
-    def repeats(self, kind: str, micro_batch: int) -> bool:
+    def repeats(self, kind: str, stage: int, virtual: int, micro_batch: int) -> bool:
         first_pulls = kind == "F" and micro_batch == 0
-        return super().repeats(kind, micro_batch) and not first_pulls
+        return super().repeats(kind, stage, virtual, micro_batch) and not first_pulls
 
     @override
     def before_layer(

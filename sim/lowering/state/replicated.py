@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from typing_extensions import override
 
-from sim.graph.builder import Ends
+from sim.graph.builder import Ends, source
 from sim.graph.execution import Cause
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
@@ -27,9 +27,10 @@ class ReplicatedState(StateLowering):
 
     def __init__(self, emitter: Emitter) -> None:
         super().__init__(emitter)
-        self.exchanged: dict[tuple[int, int], Ends] = defaultdict(dict)  # by (stage, step)
+        self.exchanged: dict[int, Ends] = defaultdict(dict)  # by step
         self.finished: dict[tuple[int, int], list[tuple[Bucket, Ends]]] = defaultdict(list)
         self.updated: dict[int, Ends] = {}
+        self.placed: dict[int, int] = {}  # class -> where a delayed update begins
 
     @override
     @classmethod
@@ -63,7 +64,7 @@ class ReplicatedState(StateLowering):
             algorithm = self._algorithm(self.plan, size, bucket.expert)
             family = exchange_family(self.exchange, algorithm, bucket.expert)
             after = self.emitter.collective(
-                family, self.emitter.stage_classes[stage], size, name, Cause.GRADIENT_COMM, after,
+                family, self.sharers(stage), size, name, Cause.GRADIENT_COMM, after,
                 stream="dp", chunks=self.strategy.chunks, extra_latency=latency, step=step,
             )  # fmt: skip
             latency = 0.0
@@ -73,7 +74,7 @@ class ReplicatedState(StateLowering):
         """PowerSGD's own work on a bucket: products with the factors, orthogonal columns, the error kept."""
         if self.strategy.compression != "powersgd":
             return after
-        calibration, classes = self.plan.calibration, self.emitter.stage_classes[stage]
+        calibration, classes = self.plan.calibration, self.sharers(stage)
         if calibration.has("framework", "default", "powersgd_rank_time"):  # per parameter
             rank_time = calibration.value("framework", "default", "powersgd_rank_time")
             seconds = rank_time * elements * self.strategy.compression_rank
@@ -94,7 +95,7 @@ class ReplicatedState(StateLowering):
                 done = self.exchange_bucket(stage, bucket, step, filled, f"{label}.{self.exchange}")
                 self.finished[stage, step].append((bucket, done))
                 for index, tasks in done.items():
-                    self.exchanged[stage, step].setdefault(index, []).extend(tasks)
+                    self.exchanged[step].setdefault(index, []).extend(tasks)
 
     @override
     def finish_step(self, step: int) -> None:
@@ -102,28 +103,54 @@ class ReplicatedState(StateLowering):
         if not self.strategy.overlap:
             for stage in stages:
                 self.exchange_all(stage, step)
+        self.exchanged[step] = back(self.exchanged[step], self.strategy.delay)
         for stage in stages:
-            self.exchanged[stage, step] = back(self.exchanged[stage, step], self.strategy.delay)
             self._empty_buckets(stage, step)
         ready = {
             stage: {
-                index: self.exchanged[stage, step].get(index, []) + self.last_weight[stage].get(index, [])
+                index: self.exchanged[step].get(index, []) + self.last_weight[stage].get(index, [])
                 for index in self.emitter.stage_classes[stage]
             }
             for stage in stages
         }
         ready = self.all_gradients_ready(step, ready)
+        if self.placed:
+            self._feed_updates(ready)
+            return
         self.updated = {stage: self.update(stage, step, ready[stage]) for stage in stages}
+
+    @override
+    def place_update(self, stage: int, step: int) -> None:
+        ends: Ends = {}
+        for index in self.emitter.stage_classes[stage]:
+            self.placed[index] = self.builder.control(
+                "delayed_update", device=self.emitter.device_row[index], step=step
+            )
+            ends[index] = [self.placed[index]]
+        for virtual in self.plan.chunks_of(stage):
+            for bucket in self.plan.buckets(virtual):
+                ends = self.copy_bucket(stage, bucket.elements, step, ends, f"bucket{bucket.index}.empty")
+        self.updated[stage] = self.update(stage, step, ends)
+
+    def _feed_updates(self, ready: dict[int, Ends]) -> None:
+        """Updates that have their place already wait for the gradients of an earlier step."""
+        delay = self.plan.schedule_facts.update_delay
+        for ends in ready.values():
+            for index, tasks in ends.items():
+                for task in tasks:
+                    self.builder.edge(self.placed[index], source(task), delay)
 
     def _empty_buckets(self, stage: int, step: int) -> None:
         """After the backward, buckets are copied back into the gradients one by one."""
         for bucket, done in self.finished.pop((stage, step), ()):
-            done = back(done, self.strategy.delay)
-            held = {c: [*done.get(c, []), *self.last_weight[stage].get(c, [])] for c in done}
+            if self.placed:
+                continue  # the delayed update begins with it
+            done, latest = back(done, self.strategy.delay), self.last_weights(stage)
+            held = {c: [*done.get(c, []), *latest.get(c, [])] for c in done}
             emptied = self.copy_bucket(stage, bucket.elements, step, held, f"bucket{bucket.index}.empty")
             if emptied is not held:
                 for index, tasks in emptied.items():
-                    self.exchanged[stage, step].setdefault(index, []).extend(tasks)
+                    self.exchanged[step].setdefault(index, []).extend(tasks)
 
     def update(self, stage: int, step: int, ready: Ends) -> Ends:
         """Update all parameters of a stage on each of its ranks."""
@@ -132,4 +159,8 @@ class ReplicatedState(StateLowering):
     @override
     def finish(self) -> None:
         for stage in range(self.strategy.pp):
-            self.boundary(stage, self.updated[stage])
+            ends = self.updated[stage]
+            if self.placed:  # the period goes on behind its update
+                latest = self.last_weight[stage]
+                ends = {index: [*tasks, *latest.get(index, [])] for index, tasks in ends.items()}
+            self.boundary(stage, ends)

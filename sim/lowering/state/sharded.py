@@ -46,10 +46,10 @@ class ShardedOptimizerState(ReplicatedState):
         return shard_algorithm(plan)
 
     @override
-    def repeats(self, kind: str, micro_batch: int) -> bool:
-        if self._reduces_at_once or (self.strategy.state == "zero2" and kind == "B"):
+    def repeats(self, kind: str, stage: int, virtual: int, micro_batch: int) -> bool:
+        if self._reduces_at_once or (self.strategy.state == "zero2" and kind in "BW"):
             return False
-        return super().repeats(kind, micro_batch)
+        return super().repeats(kind, stage, virtual, micro_batch)
 
     @override
     def before_layer(
@@ -63,10 +63,10 @@ class ShardedOptimizerState(ReplicatedState):
     ) -> None:
         super().after_backward(stage, virtual, layer, step, micro_batch, ends)
         if self._reduces_at_once and layer == self.plan.chunks[virtual][0]:
-            before = {index: len(tasks) for index, tasks in self.exchanged[stage, step].items()}
+            exchanged, classes = self.exchanged[step], self.emitter.stage_classes[stage]
+            before = {index: len(exchanged.get(index, ())) for index in classes}
             self.exchange_chunk(stage, virtual, step, ends)
-            latest = self.exchanged[stage, step].items()
-            self.block(stage, {index: tasks[before.get(index, 0) :] for index, tasks in latest})
+            self.block(stage, {index: exchanged.get(index, [])[before[index] :] for index in classes})
 
     @property
     def _reduces_at_once(self) -> bool:
@@ -78,8 +78,8 @@ class ShardedOptimizerState(ReplicatedState):
             super().exchange_all(stage, step)
 
     @override
-    def is_last_micro_batch(self, micro_batch: int) -> bool:
-        return self.strategy.state == "zero2" or super().is_last_micro_batch(micro_batch)
+    def completes(self, stage: int, virtual: int, micro_batch: int) -> bool:
+        return self.strategy.state == "zero2" or super().completes(stage, virtual, micro_batch)
 
     @override
     def update(self, stage: int, step: int, ready: Ends) -> Ends:
@@ -90,21 +90,25 @@ class ShardedOptimizerState(ReplicatedState):
         size = bucket.elements * self.plan.element_bytes
         family = exchange_family("all_gather", shard_algorithm(self.plan), bucket.expert)
         return self.emitter.collective(
-            family, self.emitter.stage_classes[stage], size, f"bucket{bucket.index}.all_gather",
+            family, self.sharers(stage), size, f"bucket{bucket.index}.all_gather",
             Cause.PARAMETER_COMM, after, stream="dp", chunks=self.strategy.chunks, step=step,
         )  # fmt: skip
 
     @override
     def finish(self) -> None:
+        updated: Ends = {index: tasks for ends in self.updated.values() for index, tasks in ends.items()}
+        gathered: Ends = {index: list(tasks) for index, tasks in updated.items()}
         for stage in range(self.strategy.pp):
-            gathered: Ends = {index: list(tasks) for index, tasks in self.updated[stage].items()}
             for virtual in self.plan.chunks_of(stage):
+                if stage != self.plan.holders(virtual)[0]:
+                    continue  # gathered together with its other holder
                 for bucket in reversed(self.plan.buckets(virtual)):
-                    done = self.gather(stage, bucket, 0, self.updated[stage])
+                    done = self.gather(stage, bucket, 0, updated)
                     for index, tasks in done.items():
                         gathered[index] = gathered[index] + tasks
                         if self.strategy.overlap:
                             self.gate_forward(index, bucket.last_layer, done)
+        for stage in range(self.strategy.pp):
             ends = self.boundary(stage, gathered)
             if not self.strategy.overlap:
                 for index, task in ends.items():
@@ -132,7 +136,7 @@ class FullyShardedState(StateLowering):
         request_both(plan)
 
     @override
-    def repeats(self, kind: str, micro_batch: int) -> bool:
+    def repeats(self, kind: str, stage: int, virtual: int, micro_batch: int) -> bool:
         return False  # a gather waits for computations further back than the block's entry
 
     def _unit(self, virtual: int, layer: int) -> list[int]:

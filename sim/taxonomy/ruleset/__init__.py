@@ -9,6 +9,7 @@ from sim.taxonomy.ruleset import (
     degrees,
     owned,
     pipeline,
+    schedule,
     state,
     synchronization,
     updates,
@@ -22,6 +23,7 @@ ALL_RULES: tuple[Rule, ...] = (
     *collective.RULES,
     *degrees.RULES,
     *pipeline.RULES,
+    *schedule.RULES,
     *batch.RULES,
 )
 """In the order in which they speak: what contradicts itself first, then what the model, the cluster and the

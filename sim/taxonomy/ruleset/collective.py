@@ -88,7 +88,7 @@ def sharded_state_scatters(c: Context) -> Finding | None:
     if strategy.collective in ("tree", "recursive_doubling"):
         must = f"have a reduce-scatter form while state is {strategy.state}"
         return Finding("strategy.collective", must, strategy.collective, _SHARDED_WAYS_OUT, explain=True)
-    ranks = 0 if c.dp is None else c.dp * strategy.cp
+    ranks = c.gradient_ranks
     if strategy.collective != "halving_doubling" or ranks & (ranks - 1) == 0:
         return None
     return Finding(
@@ -102,10 +102,10 @@ def sharded_state_scatters(c: Context) -> Finding | None:
 @RULES.refuse("direct-ranks", "collective dp", "a direct exchange has a flow between every two ranks")
 def direct_has_few_ranks(c: Context) -> Finding | None:
     """A direct exchange among more ranks than its flows can be kept for."""
-    if c.strategy.collective != "direct" or c.dp is None or c.dp * c.strategy.cp <= MAX_DIRECT_RANKS:
+    if c.strategy.collective != "direct" or c.gradient_ranks <= MAX_DIRECT_RANKS:
         return None
     must = f"be another algorithm for a gradient group of more than {MAX_DIRECT_RANKS} ranks"
-    return Finding("strategy.collective", must, f"direct ({c.dp * c.strategy.cp} ranks)", _PLAIN)
+    return Finding("strategy.collective", must, f"direct ({c.gradient_ranks} ranks)", _PLAIN)
 
 
 @RULES.warn("C2-19", "collective dp", "the ranks beyond the power of two fold in before and out after")
@@ -113,7 +113,7 @@ def doubling_has_a_power_of_two(c: Context) -> Finding | None:
     """Doubling algorithms on a rank count that is no power of two."""
     if c.strategy.collective not in ("halving_doubling", "recursive_doubling") or c.dp is None:
         return None
-    ranks = c.dp * c.strategy.cp
+    ranks = c.gradient_ranks
     if ranks & (ranks - 1) == 0:
         return None
     return Finding(
@@ -161,7 +161,7 @@ def compression_has_gradients(c: Context) -> Finding | None:
 @RULES.warn("no-peers", "collective dp", "one rank has nobody to exchange gradients with")
 def collective_has_peers(c: Context) -> Finding | None:
     """An explicit flat collective with a single rank per gradient group."""
-    if c.strategy.collective == "auto" or c.uses_servers or c.dp is None or c.dp * c.strategy.cp > 1:
+    if c.strategy.collective == "auto" or c.uses_servers or c.gradient_ranks != 1:
         return None
     return Finding(
         "strategy.collective", f"dp is 1: no gradient is exchanged, and {c.strategy.collective} has no effect"

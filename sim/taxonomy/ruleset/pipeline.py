@@ -6,6 +6,7 @@ import numpy as np
 
 from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, Overrides, RuleSet, ways
+from sim.taxonomy.ruleset.schedule import TO_1F1B, TO_PLAIN_1F1B, schedule_facts
 
 RULES = RuleSet()
 
@@ -16,60 +17,67 @@ RULES = RuleSet()
     "a pipeline schedule orders the work of several stages",
 )
 def schedule_has_a_pipeline(c: Context) -> Finding | None:
-    """A schedule other than the default needs pp > 1; interleaving needs chunks and m a multiple of p."""
-    strategy = c.strategy
-    if strategy.pp == 1 and strategy.schedule != "1f1b":
-        plain: Overrides = {"strategy.schedule": "1f1b"}
-        plainer: Overrides = {"strategy.schedule": "1f1b", "strategy.virtual_stages": 1}
+    """A schedule other than the default needs pp > 1, and the micro-batches that it is made of."""
+    strategy, known = c.strategy, schedule_facts(c)
+    if strategy.pp == 1:
+        if strategy.schedule == "1f1b":
+            return None
         return Finding(
-            "strategy.schedule", "be left at 1f1b while pp is 1", strategy.schedule, (plain, plainer)
+            "strategy.schedule",
+            "be left at 1f1b while pp is 1",
+            strategy.schedule,
+            (TO_1F1B, TO_PLAIN_1F1B, {"strategy.schedule": "1f1b", "strategy.weight_stash": False}),
         )
-    if strategy.schedule != "interleaved":
-        return None
-    if strategy.virtual_stages == 1:
+    if known.chunks is None and strategy.virtual_stages == 1:
         return Finding(
             "strategy.virtual_stages",
-            "be at least 2 for the interleaved schedule",
+            f"be at least 2 for the {strategy.schedule} schedule",
             1,
-            ({"strategy.virtual_stages": 2}, {"strategy.schedule": "1f1b"}),
+            ({"strategy.virtual_stages": 2}, TO_1F1B),
         )
-    if c.num_micro_batches is None or c.num_micro_batches % strategy.pp == 0:
+    if c.num_micro_batches is None:
         return None
+    multiple = strategy.pp if known.whole_rounds else 2 if known.even_micro_batches else 1
+    least = known.micro_batches_of_stages * strategy.pp
+    if c.num_micro_batches % multiple == 0 and c.num_micro_batches >= least:
+        return None
+    if c.num_micro_batches % multiple:
+        wanted = f"a multiple of pp ({strategy.pp})" if known.whole_rounds else "an even number of"
+    else:
+        wanted = f"at least {least} (for pp {strategy.pp})"
     return Finding(
         "strategy.micro_batch_size",
-        f"give a multiple of pp ({strategy.pp}) micro-batches for the interleaved schedule",
+        f"give {wanted} micro-batches for the {strategy.schedule} schedule",
         f"{strategy.micro_batch_size or c.replica_batch} ({c.num_micro_batches} micro-batches)",
-        (
-            *_micro_batch_sizes(c, multiple_of=strategy.pp),
-            {"strategy.schedule": "1f1b", "strategy.virtual_stages": 1},
-        ),
+        (*_micro_batch_sizes(c, multiple_of=multiple, least=least), TO_1F1B, TO_PLAIN_1F1B),
     )
 
 
-def _micro_batch_sizes(c: Context, *, multiple_of: int) -> tuple[Overrides, ...]:
+def _micro_batch_sizes(c: Context, *, multiple_of: int, least: int = 0) -> tuple[Overrides, ...]:
     """Micro-batch sizes that give a multiple of some number of micro-batches, largest first."""
     batch = c.replica_batch or 0
     if batch % multiple_of:
         return ()
     most = batch // multiple_of
-    return ways("strategy.micro_batch_size", [size for size in range(most, 0, -1) if most % size == 0])
+    sizes = [size for size in range(most, 0, -1) if most % size == 0 and batch // size >= least]
+    return ways("strategy.micro_batch_size", sizes)
 
 
 @RULES.refuse(
     "virtual-stages",
     "virtual_stages schedule",
-    "only the interleaved schedule gives a rank several model chunks",
+    "the schedule fixes how many different model chunks a rank has",
 )
-def chunks_are_interleaved(c: Context) -> Finding | None:
-    """Virtual stages only with the interleaved schedule."""
-    strategy = c.strategy
-    if strategy.virtual_stages == 1 or strategy.schedule == "interleaved":
+def chunks_are_the_schedules(c: Context) -> Finding | None:
+    """Virtual stages only with the interleaved schedule, and two with zb_v."""
+    strategy, chunks = c.strategy, schedule_facts(c).chunks
+    if chunks is None or strategy.virtual_stages == chunks or (strategy.pp == 1 and chunks > 1):
         return None
     return Finding(
         "strategy.virtual_stages",
-        f"be 1 for the {strategy.schedule} schedule",
+        f"be {chunks} for the {strategy.schedule} schedule",
         strategy.virtual_stages,
-        ({"strategy.virtual_stages": 1}, {"strategy.schedule": "interleaved"}),
+        ({"strategy.virtual_stages": chunks}, {"strategy.schedule": "interleaved"}, TO_PLAIN_1F1B),
     )
 
 
@@ -139,7 +147,7 @@ def stages_have_blocks(c: Context) -> Finding | None:
             f"{strategy.virtual_stages} (pp {strategy.pp})",
             (
                 *fewer,
-                {"strategy.virtual_stages": 1, "strategy.schedule": "1f1b"},
+                TO_PLAIN_1F1B,
                 *ways("strategy.pp", list(range(most, 1, -1))),
             ),
         )
@@ -147,7 +155,11 @@ def stages_have_blocks(c: Context) -> Finding | None:
         "strategy.pp",
         f"be at most the number of blocks of {c.workload.name} ({blocks})",
         strategy.pp,
-        (*ways("strategy.pp", list(range(most, 0, -1))), {"strategy.pp": 1, "strategy.schedule": "1f1b"}),
+        (
+            *ways("strategy.pp", list(range(most, 0, -1))),
+            {"strategy.pp": 1, "strategy.schedule": "1f1b"},
+            {"strategy.pp": 1, **TO_PLAIN_1F1B},
+        ),
     )
 
 
@@ -159,7 +171,7 @@ def stages_have_blocks(c: Context) -> Finding | None:
 def pipeline_is_filled(c: Context) -> Finding | None:
     """Fewer micro-batches than stages."""
     p, m = c.strategy.pp, c.num_micro_batches
-    if p == 1 or m is None or m >= p or c.strategy.schedule == "naive":
+    if p == 1 or m is None or m >= p or c.strategy.schedule == "naive" or not schedule_facts(c).flushes:
         return None
     bubble = (p - 1) / (m + p - 1)
     return Finding(

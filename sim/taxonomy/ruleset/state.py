@@ -104,7 +104,7 @@ def servers_have_processors(c: Context) -> Finding | None:
 @RULES.warn("sharding-alone", "state dp", "there is no other rank to share the state with")
 def sharding_has_peers(c: Context) -> Finding | None:
     """ZeRO with a single data parallel rank."""
-    if not c.is_sharded or c.dp != 1 or c.strategy.cp != 1:
+    if not c.is_sharded or c.gradient_ranks != 1:
         return None
     return Finding("strategy.state", f"{c.strategy.state} with dp 1 shards nothing; it plays as replicated")
 
