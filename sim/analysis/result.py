@@ -85,6 +85,9 @@ class Result:
     bottlenecks: list[dict[str, Any]] = field(default_factory=list)
     collectives: list[dict[str, Any]] = field(default_factory=list)
     staleness: dict[str, Any] | None = None
+    data_path: dict[str, Any] | None = None
+    checkpoint: dict[str, Any] | None = None
+    epoch_time_s: float | None = None
     energy_joules_per_step: float | None = None
     energy_joules_per_sample: float | None = None
     price_per_step: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -186,6 +187,10 @@ def fill_rates(result: Result, graph: ExecutionGraph, parts: Breakdown) -> None:
                 "mfu is above 100 %: it counts direct convolution's operations, and Winograd's algorithm "
                 "(Lavin and Gray, CVPR 2016) needs fewer"
             )
+    result.data_path, result.checkpoint = _dict(data.get("data_path")), _dict(data.get("checkpoint"))
+    total = _number(data.get("num_samples"))
+    if total is not None and result.samples_per_s:
+        result.epoch_time_s = total / result.samples_per_s
     result.bytes_per_update = _number(data.get("bytes_per_update"))
     spent = cost(
         data,
@@ -208,3 +213,7 @@ def _mean_over_workers(graph: ExecutionGraph, values: np.ndarray) -> float:
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float | np.number) else None
+
+
+def _dict(value: object) -> dict[str, Any] | None:
+    return {str(key): item for key, item in value.items()} if isinstance(value, Mapping) else None

@@ -52,6 +52,7 @@ def _headline(result: Result) -> list[tuple[str, str]]:
             f"{seconds(result.communication_s)}, {percent(result.overlap_fraction, 0)} hidden behind compute"
         )
         rows.append(("communication", hidden))
+    rows += _loading(result)
     if result.price_per_sample is not None:
         million = number(1e6 * result.price_per_sample)
         rows.append(("price", f"${number(result.price_per_step)} per step, ${million} per million samples"))
@@ -60,6 +61,31 @@ def _headline(result: Result) -> list[tuple[str, str]]:
     if result.staleness is not None:
         stale = f"mean {number(result.staleness['mean'], 3)}, at most {result.staleness['max']} updates"
         rows.append(("staleness", stale))
+    return rows
+
+
+def _loading(result: Result) -> list[tuple[str, str]]:
+    rows = []
+    if result.data_path is not None:
+        path = result.data_path
+        slowest = path["bottleneck"]
+        text = f"{seconds(path[f'{slowest}_s'])} per step, {slowest} is slowest"
+        rows.append(
+            ("loading", text if path[f"{slowest}_s"] else f"{seconds(path['device_s'])} on the device")
+        )
+        if path["staging_s"] is not None:
+            rows.append(("", f"staging once {seconds(path['staging_s'])}"))
+    if result.checkpoint is not None:
+        saved = result.checkpoint
+        stall = seconds(saved["stall_s"])
+        rows.append(
+            (
+                "checkpoint",
+                f"{size(saved['bytes_total'])} every {saved['every_steps']} steps, each {stall} of stall",
+            )
+        )
+    if result.epoch_time_s is not None:
+        rows.append(("epoch", seconds(result.epoch_time_s)))
     return rows
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 
 from sim.graph.collector import collector_off
@@ -11,6 +13,7 @@ from sim.lowering.plan import Plan, make_plan
 from sim.lowering.state import state_lowering
 from sim.lowering.step import StepLowering, request_families
 from sim.models.compute import model_flops
+from sim.models.data_path import staging_seconds
 from sim.spec import Scenario
 
 
@@ -108,6 +111,18 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
         "micro_batches": plan.micro_batches,
         "micro_batch_size": plan.micro_batch_size,
         "price_per_hour_total": price,
+        "num_samples": workload.num_samples,
+        "data_path": _data_path(plan),
+        "checkpoint": None if plan.checkpoint is None else asdict(plan.checkpoint),
         "idle_power_total": host_power + sum(device.idle_power * count for device, count in devices),
         "peak_power_total": host_power + sum(device.peak_power * count for device, count in devices),
     }
+
+
+def _data_path(plan: Plan) -> dict[str, object] | None:
+    """Stage times of loading a step's samples, and what filling caches takes; None if nothing is loaded."""
+    path = plan.data_path
+    if not path.seconds and not path.device_s:
+        return None
+    staging = staging_seconds(plan.workload, plan.cluster, plan.strategy, plan.used_hosts)
+    return {**asdict(path), "bottleneck": path.bottleneck, "staging_s": staging}

@@ -22,6 +22,7 @@ from sim.lowering.library import LibraryTimes, achievable
 from sim.lowering.stages import split_layers
 from sim.lowering.traffic import Traffic, reduction_rate, step_latency
 from sim.models.compute import LayerCosts, Measurement, chain_cost
+from sim.models.data_path import Checkpoint, DataPath, checkpoint, data_path
 from sim.models.memory import activation_elements, local_parameters, stage_memory
 from sim.models.schedules import SCHEDULES, Order, Schedule, peak, staleness
 from sim.spec import Calibration, Cluster, Device, Layer, Scenario, Strategy, Workload
@@ -83,21 +84,33 @@ class Plan(Traffic):
         return self.micro_batch_size / self.strategy.cp
 
     @cached_property
-    def loading_seconds(self) -> float:
-        """Seconds to prepare one replica's samples of a step: the longer of reading and decoding.
+    def data_path(self) -> DataPath:
+        """How long one replica's samples of a step take to load, stage by stage."""
+        return data_path(
+            self.workload,
+            self.cluster,
+            self.strategy,
+            samples=self.micro_batches * self.micro_batch_size,
+            replicas=self.layout.degrees["dp"],
+            hosts=self.used_hosts,
+        )
 
-        Local storage is shared by the replicas of a host, a cluster's shared storage by all of them.
-        """
-        replicas = self.layout.degrees["dp"]
-        local = self.cluster.host_of(0).local_storage
-        storage = self.cluster.storage or local
-        hosts = int(self.network.device_host[self.layout.num_ranks - 1]) + 1
-        readers = replicas if self.cluster.storage else max(1, replicas // hosts)
-        samples = self.micro_batches * self.micro_batch_size
-        reading = 0.0
-        if storage is not None and self.workload.sample_bytes:
-            reading = storage.latency + samples * self.workload.sample_bytes * readers / storage.bandwidth
-        return max(reading, samples * self.workload.input_time_per_sample)
+    @cached_property
+    def checkpoint(self) -> Checkpoint | None:
+        """What a checkpoint costs, if any are written."""
+        return checkpoint(
+            self.workload,
+            self.cluster,
+            self.strategy,
+            hosts=self.used_hosts,
+            replicas=self.layout.degrees["dp"],
+            ranks=self.layout.num_ranks,
+        )
+
+    @property
+    def used_hosts(self) -> int:
+        """Hosts that carry a rank."""
+        return int(self.network.device_host[self.layout.num_ranks - 1]) + 1
 
     @cached_property
     def gradient_bytes(self) -> float:

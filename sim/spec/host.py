@@ -87,10 +87,19 @@ class Nic(Spec):
 
 
 class Storage(Spec):
-    """Where training data is read from."""
+    """Where training data is read from and checkpoints are written to."""
 
-    bandwidth: BytesPerSecond = Field(gt=0)
-    latency: Seconds = Field(0, ge=0, le=1e4)
+    kind: Literal["local_ssd", "shared_fs", "parallel_fs", "object_store"] = Field(
+        "local_ssd", description="what it is, for the reader; the numbers below decide"
+    )
+    bandwidth: BytesPerSecond = Field(gt=0, description="of the store, all its clients together")
+    latency: Seconds = Field(0, ge=0, le=1e4, description="from a request to its first byte")
+    operations_per_second: float | None = Field(
+        None, gt=0, description="requests per second the store answers (IOPS); no limit if absent"
+    )
+    client_bandwidth: BytesPerSecond | None = Field(
+        None, gt=0, description="of one host, where that is less than the store's"
+    )
 
 
 class Host(CatalogSpec):

@@ -43,6 +43,7 @@ Schedule = Literal[
 Recompute = Literal["none", "selective", "full"]
 Compression = Literal["none", "fp16", "bf16", "powersgd"]
 ContextParallelism = Literal["ring", "ulysses", "all_gather"]
+Store = Literal["cluster", "local", "memory_cache", "staged_nvme"]
 Axis = Literal["tp", "cp", "dp", "pp"]
 
 
@@ -180,3 +181,26 @@ class Strategy(Spec):
     def updates_locally(self) -> bool:
         """Whether every replica runs an optimiser of its own."""
         return not self.has_servers or self.local_steps > 1 or self.update_semantics != "gradient_sum"
+
+    store: Store = Field(
+        "cluster",
+        description=(
+            "where samples are read from (D15): the cluster's shared store if it has one, each host's disk, "
+            "its memory, or its disk after staging"
+        ),
+    )
+    sample_format: Literal["records", "files"] = Field(
+        "records", description="records: one request per batch; files: one per sample (D15)"
+    )
+    shuffle: Literal["shard", "global"] = Field(
+        "shard", description="samples come from the host's own shard, or from all hosts' caches (D15)"
+    )
+    decode: Literal["cpu", "device"] = Field("cpu", description="where samples are decoded (D15)")
+    decode_workers: int | None = Field(
+        None, ge=1, description="processor cores that decode for one replica; its share of all if absent"
+    )
+    prefetch_batches: int = Field(1, ge=1, description="batches the loader is ahead (D15)")
+    checkpoint_every: int | None = Field(None, ge=1, description="steps between two checkpoints (D19)")
+    checkpoint_mode: Literal["sync", "async"] = Field(
+        "sync", description="training waits for the store, or for a copy in host memory only (D19)"
+    )

@@ -59,6 +59,13 @@ class Workload(CatalogSpec):
             "measured time of a step outside forward, backward and update; the calibration's if absent"
         ),
     )
+    num_samples: int | None = Field(None, ge=1, description="samples of the data set: what an epoch is")
+    decode_time_per_sample: Seconds = Field(
+        0, ge=0, description="core-seconds to decode and augment one sample, spread over a host's cores"
+    )
+    device_decode_time_per_sample: Seconds = Field(
+        0, ge=0, description="time of a device to decode one sample, for `decode: device`"
+    )
     input_time_per_sample: Seconds = Field(
         0, ge=0, description="host time to prepare one sample, hidden unless it exceeds the step"
     )

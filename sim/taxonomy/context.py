@@ -85,6 +85,12 @@ class ClusterFacts:
         Precisions each device type states a peak for.
     has_processors : dict of str to bool
         For each parameter server state, whether the hosts of its servers say which processors they have.
+    memory_bytes : float
+        Memory of all hosts together.
+    cores : int
+        Processor cores of the host that has fewest.
+    has_local_storage, has_shared_storage : bool
+        Whether all hosts have a disk, and whether the cluster has a store.
     """
 
     num_devices: int
@@ -92,13 +98,23 @@ class ClusterFacts:
     nvlink_domain: int
     dtypes_of_device: dict[str, tuple[str, ...]]
     has_processors: dict[str, bool]
+    memory_bytes: float
+    cores: int
+    has_local_storage: bool
+    has_shared_storage: bool
 
     @classmethod
     @lru_cache(maxsize=64)
     def of(cls, cluster: Cluster) -> ClusterFacts:
         """Collect the facts of a cluster."""
         names = dict.fromkeys(name for host in cluster.host_types for name, _ in host.devices)
+        workers = [host for host in cluster.host_types if host.devices]
+        counts = [cluster.host_type_of.count(kind) for kind in range(len(cluster.host_types))]
         return cls(
+            memory_bytes=sum(h.memory_bytes * n for h, n in zip(cluster.host_types, counts, strict=True)),
+            cores=min((host.cpu_cores for host in workers), default=1),
+            has_local_storage=all(host.local_storage is not None for host in workers),
+            has_shared_storage=cluster.storage is not None,
             num_devices=cluster.num_devices,
             devices_of_host=cluster.devices_per_host,
             nvlink_domain=min(

@@ -15,7 +15,7 @@ from sim.spec.host import HostLink, Nic
 from sim.taxonomy import ALL_RULES, check, require_valid, warnings
 from sim.taxonomy.context import Context
 from sim.taxonomy.rules import apply, rule, violations
-from tests import sync_cases
+from tests import data_cases, sync_cases
 
 
 @cache
@@ -580,7 +580,7 @@ def _named(cases: list[Case]) -> list[Any]:
     return [pytest.param(case, id=f"{case.rule}-{index}") for index, case in enumerate(cases)]
 
 
-REFUSED += [Case(*case) for case in sync_cases.REFUSED]
+REFUSED += [Case(*case) for case in (*sync_cases.REFUSED, *data_cases.REFUSED)]
 WARNED += [Case(*case) for case in sync_cases.WARNED]
 
 

@@ -53,6 +53,7 @@ class StateLowering(ABC):
         self.blocking: dict[int, Ends] = {}
         self.partial: dict[tuple[int, int, int], Ends] = {}
         self.loaded: dict[int, list[int]] = defaultdict(list)
+        self.first_of_step: dict[tuple[int, int], int] = {}
 
     @classmethod
     @abstractmethod
@@ -79,20 +80,42 @@ class StateLowering(ABC):
         return {}
 
     def samples_ready(self, stage: int, step: int, micro_batch: int, ends: Ends) -> Ends:
-        """Add the loading of this step's samples, done during the last step, to what a forward waits for."""
-        if step == 0 or micro_batch != self.plan.first_micro_batch(stage, 0):
+        """Add what a forward waits for: samples loaded ``prefetch_batches`` steps before, and decoded."""
+        first = self.plan.first_micro_batch(stage, 0)
+        batch = step - self.strategy.prefetch_batches
+        if micro_batch == first and batch >= 0:
+            ends = {
+                index: [*ends.get(index, []), *self.loaded[index][batch : batch + 1]]
+                for index in self.emitter.stage_classes[stage]
+            }
+        seconds = self.plan.data_path.device_s / self.plan.micro_batches
+        if not seconds:
             return ends
-        return {
-            index: [*ends.get(index, []), *self.loaded[index][step - 1 : step]]
-            for index in self.emitter.stage_classes[stage]
-        }
+        classes = self.emitter.stage_classes[stage]
+        decoded = self.emitter.compute(
+            classes,
+            dict.fromkeys(classes, seconds),
+            "decode",
+            Cause.DATA,
+            ends,
+            micro_batch=micro_batch,
+            step=step,
+        )
+        if micro_batch == first:
+            for index in classes:
+                self._remember_first(index, step, decoded.get(index, []))
+        return decoded
+
+    def _remember_first(self, index: int, step: int, tasks: list[Edge]) -> None:
+        if len(tasks) == 1 and isinstance(tasks[0], int):
+            self.first_of_step.setdefault((index, step), tasks[0])
 
     def load_samples(self, step: int) -> None:
-        """Prepare the next step's samples beside this one: a loader ahead by one batch (taxonomy D15).
+        """Prepare the samples of a later step beside this one (taxonomy D15).
 
-        It stretches a step only when it takes longer than the step.
+        The loader is ahead by ``prefetch_batches``; it stretches steps only when it takes longer than they.
         """
-        seconds = self.plan.loading_seconds
+        seconds = self.plan.data_path.seconds
         if seconds <= 0:
             return
         for index in self.sharers(0):
@@ -104,19 +127,37 @@ class StateLowering(ABC):
             self.loaded[index].append(task)
 
     def end_iteration(self, index: int, after: Iterable[Edge]) -> int:
-        """The last task of a class in an iteration; its loader begins the next first batch behind it."""
-        loaded = self.loaded[index]
+        """The last task of a class in an iteration; its loader begins the next batch behind it."""
+        loaded, row = self.loaded[index], self.emitter.device_row[index]
         end = self.builder.control(
             "step_end",
-            device=self.emitter.device_row[index],
-            after=[*after, *loaded[-1:]],
+            device=row,
+            after=[*self._saved(index, list(after)), *loaded[-1:]],
             boundary=True,
             step=self.steps_per_iteration - 1,
         )
         if loaded:
             self.builder.edge(loaded[0], end, 1)
-            self.gate_forward(index, 0, {index: [loaded[-1]]})
+            self._gate_by_samples(index)
         return end
+
+    def _saved(self, index: int, after: list[Edge]) -> list[Edge]:
+        """A checkpoint's stall, spread over the steps between two of them (taxonomy D19)."""
+        found = self.plan.checkpoint
+        if found is None or found.stall_s <= 0:
+            return after
+        stall = found.stall_s * self.steps_per_iteration / found.every_steps
+        row = self.emitter.device_row[index]
+        return [self.builder.compute(row, stall, "checkpoint", Cause.DATA, after=after)]
+
+    def _gate_by_samples(self, index: int) -> None:
+        """First tasks of steps whose samples an earlier iteration loaded wait for that."""
+        steps, ahead = self.steps_per_iteration, self.strategy.prefetch_batches
+        for (owner, step), first in self.first_of_step.items():
+            if owner == index and step < ahead:
+                self.builder.edge(
+                    first, self.loaded[index][(step - ahead) % steps], -((step - ahead) // steps)
+                )
 
     def repeats(self, kind: str, stage: int, virtual: int, micro_batch: int) -> bool:
         """Whether an action (see :class:`Action`) is like that of later micro-batches, the ends aside."""
@@ -144,6 +185,9 @@ class StateLowering(ABC):
         self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends
     ) -> None:
         """A layer's forward is emitted; the first of the iteration is remembered for ``gate_forward``."""
+        if virtual == 0 and micro_batch == self.plan.first_micro_batch(stage, virtual):
+            for index, tasks in ends.items():
+                self._remember_first(index, step, tasks)
         if step == 0 and micro_batch == self.plan.first_micro_batch(stage, virtual):
             for index, tasks in ends.items():
                 if len(tasks) == 1 and isinstance(tasks[0], int):

@@ -6,6 +6,7 @@ from sim.taxonomy.rule import Rule
 from sim.taxonomy.ruleset import (
     batch,
     collective,
+    data,
     degrees,
     owned,
     pipeline,
@@ -25,6 +26,7 @@ ALL_RULES: tuple[Rule, ...] = (
     *pipeline.RULES,
     *schedule.RULES,
     *batch.RULES,
+    *data.RULES,
 )
 """In the order in which they speak: what contradicts itself first, then what the model, the cluster and the
 batch do not allow."""

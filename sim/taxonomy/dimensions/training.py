@@ -1,69 +1,16 @@
-"""The dimensions of the taxonomy and the values that can be simulated."""
+"""Dimensions of training itself: what is divided, exchanged and when."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
-from sim.errors import InputError
+from sim.taxonomy.dimensions.value import Dimension, Value
+from sim.taxonomy.dimensions.value import setting as _setting
 from sim.taxonomy.schedules import SCHEDULES
-
-
-@dataclass(frozen=True)
-class Value:
-    """One value of a dimension.
-
-    Parameters
-    ----------
-    name : str
-        Its name in the literature; a parameter in parentheses is a number the user chooses.
-    description : str
-        What it means for the simulated step.
-    settings : mapping of str to object
-        Dotted fields and what to set them to.
-    fields : tuple of str
-        Dotted fields that take a number or list the user chooses.
-    """
-
-    name: str
-    description: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    fields: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Dimension:
-    """One axis of the design space.
-
-    Parameters
-    ----------
-    id : str
-        ``D1`` to ``D20``.
-    name, question : str
-        Short name, and the question a value answers.
-    values : tuple of Value
-    source : str
-        Where the dimension is described.
-    """
-
-    id: str
-    name: str
-    question: str
-    values: tuple[Value, ...]
-    source: str
-
-
-def _setting(owner_field: str, value: object, description: str, *fields: str, name: str = "") -> Value:
-    return Value(name or str(value), description, {owner_field: value}, fields)
-
 
 _STATE, _SYNC, _COLLECTIVE = "strategy.state", "strategy.synchronization", "strategy.collective"
 _UPDATE, _TOPOLOGY = "strategy.update", "strategy.topology"
 _SURVEYS = "Langer et al., TPDS 2020; Mayer and Jacobsen, CSUR 2020"
 
-DIMENSIONS: tuple[Dimension, ...] = (
+TRAINING: tuple[Dimension, ...] = (
     Dimension(
         "D1",
         "parallelism",
@@ -435,42 +382,3 @@ DIMENSIONS: tuple[Dimension, ...] = (
         _SURVEYS,
     ),
 )
-
-
-def dimension(name: str) -> Dimension:
-    """A dimension by id (``D3``) or name (``synchronization``).
-
-    Raises
-    ------
-    InputError
-        If there is none, with the nearest name.
-    """
-    known = {key.lower(): each for each in DIMENSIONS for key in (each.id, each.name)}
-    wanted = name.lower().replace("_", " ")
-    if wanted in known:
-        return known[wanted]
-    nearest = difflib.get_close_matches(wanted, known, 1)
-    hint = (
-        f"Did you mean {nearest[0]}?" if nearest else f"Known: {', '.join(each.name for each in DIMENSIONS)}."
-    )
-    raise InputError("dimension", "be the id or name of a dimension", name, hint=hint)
-
-
-def table() -> list[dict[str, str]]:
-    """One row per value: dimension id and name, value, how to set it, description."""
-    rows = []
-    for each in DIMENSIONS:
-        for value in each.values:
-            settings = [f"{name}={setting}" for name, setting in value.settings.items()] + [
-                f"{name}=..." for name in value.fields
-            ]
-            rows.append(
-                {
-                    "dimension": each.id,
-                    "name": each.name,
-                    "value": value.name,
-                    "set": ", ".join(settings),
-                    "description": value.description,
-                }
-            )
-    return rows
