@@ -45,8 +45,8 @@ def orders(network: Network, devices: IntArray, algorithm: str) -> list[IntArray
     them.
 
     ``ring``: :func:`ring_orders`. ``tree``: as many orders, but every host in the same sequence, so that the
-    first ranks of all hosts hang on the same rail. ``hierarchical``, ``torus2d``: the rings inside a host,
-    equal in all hosts. Others: the devices host by host.
+    first ranks of all hosts hang on the same rail. ``hierarchical``, ``torus2d``, ``blueconnect``: the rings
+    inside a host, equal in all hosts. Others: the devices host by host.
     """
     if algorithm == "ring":
         return ring_orders(network, devices)
@@ -55,7 +55,7 @@ def orders(network: Network, devices: IntArray, algorithm: str) -> list[IntArray
     groups = _Groups(network, devices)
     if algorithm == "tree" and len(groups.hosts) > 1:
         return groups.arrange(_aligned_passages)
-    if algorithm in ("tree", "hierarchical", "torus2d"):
+    if algorithm in ("tree", "hierarchical", "torus2d", "blueconnect"):
         return groups.arrange(_rings)
     return groups.arrange(lambda host, local: (Passage(local, False),))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from sim.lowering.traffic import Traffic, reduction_rate, step_latency
 from sim.lowering.transfers import TransferEmitter
 from sim.models import gloo
 from sim.models.collectives import plan
+from sim.models.exchanges import skewed_matrix, traffic_matrix
 from sim.spec import Calibration, Cluster
 
 IntArray = npt.NDArray[np.int64]
@@ -29,13 +31,6 @@ FloatArray = npt.NDArray[np.float64]
 Ranks = Sequence[int] | Sequence[Sequence[int]] | npt.NDArray[np.int64] | None
 
 _ROOTED = ("broadcast", "reduce", "send", "gather", "scatter")
-_OF_HOSTS = (
-    "hierarchical",
-    "torus2d",
-    "tree",
-    "nvls_tree",
-    "in_network",
-)  # dims are devices of a host, hosts
 
 
 @collector_off()
@@ -49,6 +44,9 @@ def lower_collective(
     ranks: Ranks = None,
     chunks: int = 1,
     dims: tuple[int, ...] | None = None,
+    radix: int | None = None,
+    matrix: npt.ArrayLike | None = None,
+    skew: float = 0.0,
     repeat: int = 1,
     fold: bool = True,
     library: str | None = None,
@@ -74,8 +72,16 @@ def lower_collective(
         Parts that a collective of several dimensions is pipelined in: each group has one stream per
         dimension, in the order (phase, chunk).
     dims : tuple of int, optional
-        Extents of the dimensions for hierarchical, torus2d and tree, innermost first; by default devices of a
-        host times hosts.
+        Extents of the dimensions for hierarchical, torus2d, blueconnect and tree, innermost first, or the
+        digits of bcube; by default the dimensions of a torus, or devices of a host times hosts (blueconnect:
+        times leaves and pods).
+    radix : int, optional
+        Base of bcube, children of a rank of kary_tree.
+    matrix : float[n, n], optional
+        For all_to_allv: bytes from the i-th to the j-th rank of a group, to scale; ``size_bytes`` is the mean
+        of a rank's send buffer.
+    skew : float
+        For all_to_allv without a matrix: the j-th rank receives in proportion to ``(j + 1) ** -skew``.
     repeat : int
         Times it runs, one after another on every rank.
     fold : bool
@@ -106,7 +112,8 @@ def lower_collective(
         step_latency=step_latency(calibration, library or cluster.library),
         reduction_rate=reduction_rate(cluster, calibration),
     )
-    family_sizes = _request(traffic, groups, sizes, op, algorithm, dims)
+    uneven = _matrix(op, len(groups[0]), matrix, skew)
+    family_sizes = _request(traffic, groups, sizes, _Wanted(op, algorithm, dims, radix, uneven))
     members = distinct(np.concatenate(groups))
     service = cluster.fabric.link_service
     traffic.classify(_keys(network, members), fold=fold and service == "fair")
@@ -160,46 +167,79 @@ def _sizes(size_bytes: float | Sequence[float] | FloatArray, num_groups: int) ->
     return np.broadcast_to(sizes, (num_groups,))
 
 
+def _matrix(op: str, size: int, matrix: npt.ArrayLike | None, skew: float) -> FloatArray | None:
+    if op != "all_to_allv":
+        if matrix is not None or skew:
+            field = "matrix" if matrix is not None else "skew"
+            raise InputError(f"collective.{field}", "be given for all_to_allv only", op)
+        return None
+    return skewed_matrix(size, skew) if matrix is None else traffic_matrix(matrix, size)
+
+
 def _require_positive(name: str, value: int) -> None:
     if value < 1:
         raise InputError(f"collective.{name}", "be at least 1", value)
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What the caller asks of a collective, beside groups and sizes."""
+
+    op: str
+    algorithm: str
+    dims: tuple[int, ...] | None
+    radix: int | None
+    matrix: FloatArray | None
+
+
 def _request(
-    traffic: Traffic,
-    groups: list[IntArray],
-    sizes: FloatArray,
-    op: str,
-    algorithm: str,
-    dims: tuple[int, ...] | None,
+    traffic: Traffic, groups: list[IntArray], sizes: FloatArray, wanted: _Wanted
 ) -> dict[str, FloatArray]:
-    """Add one family per number of ranks (and dims); returns the sizes of each family's groups."""
+    """Add one family per number of ranks and algorithm; returns the sizes of each family's groups."""
+    op = wanted.op
     alike: dict[tuple[str, int, tuple[int, ...] | None], list[int]] = {}
     for index, group in enumerate(groups):
         if traffic.messages:
             alike.setdefault((op, len(group), None), []).append(index)
             continue
-        name = traffic.choose(op, float(sizes[index]), group) if algorithm == "auto" else algorithm
-        extents = dims
-        if dims is None and name in _OF_HOSTS and op not in _ROOTED:
-            extents = traffic.host_dims(group[None])
+        name = wanted.algorithm
+        if name == "auto":
+            name = traffic.choose(op, float(sizes[index]), group)
+        extents = wanted.dims
+        if op not in _ROOTED and len(group) > 1:
+            extents = _dims(traffic, group, name, wanted.dims)
         alike.setdefault((name, len(group), extents), []).append(index)
     family_sizes: dict[str, FloatArray] = {}
     for (name, size, extents), mine in alike.items():
+        members = np.stack([groups[i] for i in mine])
+        # Roots stay where they are; other ranks are arranged as the library would.
+        fixed = op in (*_ROOTED, "all_to_allv")
         if traffic.messages:
             phases = gloo.message_plan(op, size, queued=traffic.queued_notes)
         else:
-            phases = plan(op, name, size, dims=extents)
+            links = None
+            if name == "packed_trees":
+                links = traffic.links(members, extents, arranged=fixed)
+            phases = plan(op, name, size, dims=extents, radix=wanted.radix, links=links, matrix=wanted.matrix)
         family = f"{op}_{name}_{len(family_sizes)}"
-        # Roots stay where they are; other ranks are arranged as the library would.
-        order = "" if op in _ROOTED or name == "direct" or traffic.messages else name
+        order = "" if fixed or name == "direct" or traffic.messages else name
         traffic.request(
-            family, np.stack([groups[i] for i in mine]), phases, algorithm=order, asymmetric=op == "send",
+            family, members, phases, algorithm=order, asymmetric=op == "send",
             marks=sizes[mine], operation=op if traffic.messages else "",
             collective=("", "") if traffic.messages else (op, name),
         )  # fmt: skip
         family_sizes[family] = sizes[mine]
     return family_sizes
+
+
+def _dims(
+    traffic: Traffic, group: IntArray, algorithm: str, wanted: tuple[int, ...] | None
+) -> tuple[int, ...] | None:
+    """What the user wants; else what the hardware gives, or the plan's own default where it gives none."""
+    if wanted is not None:
+        return wanted
+    found = traffic.grid(group[None], algorithm)
+    return None if found is not None and algorithm == "bcube" else found
 
 
 def _emit(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from sim.fabric.exchange import exchange_load
 from sim.fabric.network import Network
 from sim.models.collectives import Phase, flows, plan
 from sim.models.library import Path
@@ -19,7 +20,7 @@ from sim.spec.cluster import Cluster
 
 IntArray = npt.NDArray[np.int64]
 
-_DIRECT = ("all_to_all", "send", "gather", "scatter")
+_DIRECT = ("all_to_all", "all_to_allv", "send", "gather", "scatter")
 
 
 def collective_paths(cluster: Cluster, operation: str, *, in_switch: bool = False) -> tuple[Path, ...]:
@@ -88,7 +89,10 @@ def _inverse_rates(
     orders = network.orders(ranks, order) if order else [ranks]
     totals = np.zeros(3)
     for phase in phases:
-        load = network.load(*flows(phase, orders))
+        if phase.everyone:
+            load = exchange_load(network, ranks)
+        else:
+            load = network.load(*flows(phase, orders))
         inverse = phase.fraction * load.coefficient / network.link_capacity[load.link]
         for part in range(3):
             totals[part] += inverse[parts[load.link] == part].max(initial=0.0)

@@ -15,8 +15,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from sim.fabric.exchange import exchange_load, exchange_samples
 from sim.fabric.network import Network
-from sim.fabric.routes import Lookup, Paths
+from sim.fabric.routes import Load, Lookup, Paths
 from sim.lowering.arrays import distinct
 from sim.models.collectives import Phase, flows
 
@@ -46,6 +47,9 @@ class PhaseFlows:
         Relative bytes; the library's latency of a step in seconds.
     paths : Paths
         Ways through hosts and ports.
+    counted : tuple of Load, optional
+        Loads of each group where its flows are too many to be written down; those that are there stand for
+        all latencies and rates.
     """
 
     phase: Phase
@@ -54,6 +58,7 @@ class PhaseFlows:
     relative: FloatArray
     latency: FloatArray
     paths: Paths
+    counted: tuple[Load, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,8 @@ class RoutedPhase:
 
     def loads(self, capacity: FloatArray, left_out: BoolArray) -> PhaseLoads:
         """Sum the flows' loads per (group, link), leaving some links out."""
+        if self.flows.counted is not None:
+            return self._counted_loads(self.flows.counted, capacity)
         flows, flow, link, share = self.flows, self.flow, self.link, self.share
         if left_out.any():
             keep = ~left_out[link]
@@ -87,6 +94,25 @@ class RoutedPhase:
         return PhaseLoads(
             flows.phase, group, link, coefficient, flows.offsets, self.latency, inverse_rate, flows.latency
         )
+
+    def _counted_loads(self, counted: Sequence[Load], capacity: FloatArray) -> PhaseLoads:
+        """Loads that were counted; the flows that are there only tell latencies and rates."""
+        flows = self.flows
+        inverse_rate = np.zeros(len(flows.relative))
+        first = np.searchsorted(self.flow, flows.offsets)
+        per_byte = np.zeros(len(capacity))
+        for group, load in enumerate(counted):
+            per_byte[:] = 0.0
+            per_byte[load.link] = load.coefficient / capacity[load.link]
+            mine = slice(first[group], first[group + 1])
+            np.maximum.at(inverse_rate, self.flow[mine], per_byte[self.link[mine]])
+        return PhaseLoads(
+            flows.phase,
+            np.repeat(np.arange(len(counted)), [len(load.link) for load in counted]),
+            np.concatenate([load.link for load in counted]),
+            np.concatenate([load.coefficient for load in counted]),
+            flows.offsets, self.latency, inverse_rate, flows.latency,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -255,12 +281,21 @@ class Router:
     def _flows(
         self, groups: IntArray, phase: Phase, orders: list[tuple[IntArray, list[IntArray]]]
     ) -> PhaseFlows:
-        source, target, relative, owner = _flows(groups, phase, orders)
+        counted = None
+        if phase.everyone:
+            counted = tuple(exchange_load(self.network, group) for group in groups)
+            pairs = [exchange_samples(self.network, group) for group in groups]
+            source, target = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
+            relative = np.ones(len(source))
+            owner = np.repeat(np.arange(len(groups)), [len(src) for src, _ in pairs])
+        else:
+            source, target, relative, owner = _flows(groups, phase, orders)
         host = self.endpoint_host
         library = np.where(host[source] == host[target], self.step_latency.local, self.step_latency.network)
         offsets = np.zeros(len(groups) + 1, np.int64)
         np.cumsum(np.bincount(owner, minlength=len(groups)), out=offsets[1:])
-        return PhaseFlows(phase, offsets, owner, relative, library, self.network.paths(source, target))
+        paths = self.network.paths(source, target)
+        return PhaseFlows(phase, offsets, owner, relative, library, paths, counted)
 
     def load(self, families: Sequence[Family]) -> list[Family]:
         """The families with their link loads; links that can never be a bottleneck are left out.
@@ -288,9 +323,13 @@ class Router:
         """The exact test of :meth:`load` on the links that are still there."""
         is_port = self.network.link_kind_code == _PORT
         relaxed = np.zeros(len(self.capacity), bool)
+        listed = [phase for phase in routed if phase.flows.counted is None]
         for leaving in (True, False):
-            gated = [_behind_ports(phase, is_port, leaving) for phase in routed]
+            gated = [_behind_ports(phase, is_port, leaving) for phase in listed]
             relaxed |= self._ports_bound(gated) <= self.capacity * (1 + 1e-12)
+        for phase in routed:  # of counted flows the ports are not known
+            for load in phase.flows.counted or ():
+                relaxed[load.link] = False
         return relaxed
 
     def _ports_bound(self, gated: Sequence[tuple[IntArray, IntArray, FloatArray]]) -> FloatArray:

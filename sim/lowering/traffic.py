@@ -11,10 +11,12 @@ import numpy as np
 from sim.fabric.network import Network
 from sim.lowering.arrays import distinct
 from sim.lowering.fold import Partition, partition, quotient_loads
+from sim.lowering.grids import group_dims, group_links, nested_dims
 from sim.lowering.library import LibraryTimes
 from sim.lowering.patterns import Family, FloatArray, IntArray, Router, StepLatency
 from sim.models import gloo
-from sim.models.collectives import Phase, choose, plan
+from sim.models.collectives import GRID_ALGORITHMS, Phase, choose, plan
+from sim.models.tree_packing import Matrix
 from sim.spec import Calibration, Cluster
 
 
@@ -114,8 +116,21 @@ class Traffic:
         )
         self.families[name] = replace(family, operation=operation, collective=collective)
 
-    def request_collective(self, name: str, groups: IntArray, op: str, algorithm: str) -> None:
-        """Add the collective ``op`` over equal-sized ``groups``, in the orders the library would use."""
+    def request_collective(
+        self,
+        name: str,
+        groups: IntArray,
+        op: str,
+        algorithm: str,
+        *,
+        dims: tuple[int, ...] | None = None,
+        radix: int | None = None,
+    ) -> None:
+        """Add the collective ``op`` over equal-sized ``groups``, in the orders the library would use.
+
+        ``dims`` and ``radix`` are what the user wants of a grid, of digits or of a tree; see
+        :func:`sim.models.collectives.plan`.
+        """
         size = groups.shape[1]
         if size < 2:
             return
@@ -123,12 +138,32 @@ class Traffic:
             phases = gloo.message_plan(op, size, queued=self.queued_notes)
             self.request(name, groups, phases, operation=op)
             return
-        of_hosts = ("hierarchical", "torus2d", "tree", "nvls_tree")
-        dims = self.host_dims(groups) if algorithm in of_hosts else None
-        if algorithm in ("hierarchical", "torus2d") and (dims is None or min(dims) < 2):
-            algorithm, dims = "ring", None
-        phases = plan(op, algorithm, size, dims=dims)
+        grid = self.grid(groups, algorithm, dims)
+        if algorithm in GRID_ALGORITHMS and (grid is None or min(grid) < 2):
+            algorithm, grid = "ring", None
+        links = self.links(groups, grid) if algorithm == "packed_trees" else None
+        phases = plan(op, algorithm, size, dims=grid, radix=radix, links=links)
         self.request(name, groups, phases, algorithm=algorithm, collective=(op, algorithm))
+
+    def grid(
+        self, groups: IntArray, algorithm: str, given: tuple[int, ...] | None = None
+    ) -> tuple[int, ...] | None:
+        """Dimensions the groups have for an algorithm; see :func:`sim.lowering.grids.group_dims`."""
+        return group_dims(self.network, self.router.endpoint_host, groups, algorithm, given)
+
+    def links(
+        self, groups: IntArray, grid: tuple[int, ...] | None, *, arranged: bool = False
+    ) -> Matrix | None:
+        """NVLinks among the ranks of a host; see :func:`sim.lowering.grids.group_links`.
+
+        ``arranged``: ranks are what they are in the group (of one host), not in the order of devices.
+        """
+        groups = groups if arranged else np.sort(groups, axis=1)
+        per_host = groups.shape[1] if arranged else (grid or (1,))[0]
+        on_host = nested_dims([self.router.endpoint_host[groups]])
+        if (groups >= self.network.num_devices).any() or on_host is None or on_host[0] != per_host:
+            return None
+        return group_links(self.network, groups, per_host)
 
     def request_by_size(self, name: str, groups: IntArray, op: str) -> None:
         """Add ``op`` in every algorithm the library may choose for some size; a ring without its model."""
@@ -149,17 +184,9 @@ class Traffic:
         """Algorithm that the library runs for ``op`` over a group of endpoints."""
         hosts = len(distinct(self.router.endpoint_host[group]))
         if self.library_times is None or group.max() >= self.network.num_devices:
-            return choose(op, size, len(group), hosts)
+            library = "gloo" if self.messages else "nccl"
+            return choose(op, size, len(group), hosts, library=library)
         return self.library_times.choose(op, size, group)
-
-    def host_dims(self, groups: IntArray) -> tuple[int, int] | None:
-        """(ranks per host, hosts) of every group, if all their hosts carry equally many."""
-        hosts = np.sort(self.router.endpoint_host[groups], axis=1)
-        changes = hosts[:, 1:] != hosts[:, :-1]
-        breaks, size = np.flatnonzero(changes[0]) + 1, groups.shape[1]
-        per_host = int(breaks[0]) if len(breaks) else size
-        even = np.array_equal(breaks, np.arange(per_host, size, per_host)) and size % per_host == 0
-        return (per_host, size // per_host) if even and (changes == changes[0]).all() else None
 
     def classify(self, endpoint_keys: IntArray, *, fold: bool) -> None:
         """Partition endpoints, groups and links into classes and compute the folded loads.

@@ -237,7 +237,7 @@ class TransferEmitter:
                 for member, label in zip(participants, names, strict=False)
             ),
             loads=self.family_classes[family].load_rows[phase][group],
-            sent=float(spec.relative.sum()) / senders,
+            sent=spec.num_elementary / senders,
         )
 
     def _timing(self, family: str, group: int, phase: int, size: float) -> Timing:

@@ -1,4 +1,4 @@
-"""Collective algorithms as few phases of flows; closed forms; and the choice a library makes.
+"""Collective algorithms as few phases of flows, and the choice a library makes.
 
 A collective on ``n`` ranks is a tuple of :class:`Phase`. A phase merges consecutive steps whose flows are
 proportional (all steps of a ring are one phase) and lasts, on a network that gives its elementary flow the
@@ -12,6 +12,7 @@ Sources: P. Patarasuk, X. Yuan, JPDC 69 (2009) 117 (ring); R. Thakur, R. Rabense
 (2005) 49 (halving-doubling, recursive doubling); P. Sanders, J. Speck, J. Traeff, Parallel Computing 35
 (2009) 581 (double binary tree, as used by NCCL since 2.4); M. Cho et al., BlueConnect, SysML 2019
 (hierarchical over any number of dimensions); H. Mikami et al., arXiv:1811.05233 (2-D torus).
+:mod:`sim.models.exchanges` has the others.
 """
 
 from __future__ import annotations
@@ -24,38 +25,54 @@ from functools import lru_cache
 import numpy as np
 
 from sim.errors import InputError
+from sim.models import exchanges
 from sim.models.in_network import in_fabric, in_switch, switch_tree
 from sim.models.phase import FloatArray, IntArray, Phase, Plan
 from sim.models.phase import equal_flows as _phase
+from sim.models.tree_packing import Matrix
 
 __all__ = [
     "ALGORITHMS",
+    "GRID_ALGORITHMS",
     "OPERATIONS",
+    "PAIRS",
     "Phase",
     "Plan",
     "bus_factor",
     "choose",
-    "closed_form",
     "flows",
     "plan",
+    "square_dims",
 ]
 
 OPERATIONS = (
-    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send", "gather",
-    "scatter", "barrier",
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "all_to_allv", "send",
+    "gather", "scatter", "barrier",
 )  # fmt: skip
 ALGORITHMS = (
-    "ring", "tree", "halving_doubling", "recursive_doubling", "hierarchical", "torus2d", "direct", "nvls",
-    "nvls_tree", "in_network",
+    "ring", "tree", "halving_doubling", "recursive_doubling", "hierarchical", "torus2d", "blueconnect",
+    "bcube", "binomial_tree", "kary_tree", "packed_trees", "direct", "nvls", "nvls_tree", "in_network",
 )  # fmt: skip
 
 IN_NETWORK_ALGORITHMS = ("nvls", "nvls_tree", "in_network")
 
-# A direct phase has n (n - 1) flows; above this many ranks they would not fit in memory.
-MAX_DIRECT_RANKS = 4096
+GRID_ALGORITHMS = ("hierarchical", "torus2d", "blueconnect")
+"""Rings along the dimensions of a grid of ranks."""
+
+# A direct phase has n (n - 1) flows; above so many ranks they are counted and not written down.
+MAX_LISTED_RANKS = 256
 
 
-def plan(op: str, algorithm: str, n: int, *, dims: tuple[int, ...] | None = None) -> Plan:
+def plan(
+    op: str,
+    algorithm: str,
+    n: int,
+    *,
+    dims: tuple[int, ...] | None = None,
+    radix: int | None = None,
+    links: Matrix | None = None,
+    matrix: FloatArray | None = None,
+) -> Plan:
     """Phases of one collective.
 
     Parameters
@@ -68,9 +85,16 @@ def plan(op: str, algorithm: str, n: int, *, dims: tuple[int, ...] | None = None
         Number of ranks; one rank needs no communication and gives no phases.
     dims : tuple of int, optional
         Extent of each dimension, innermost first, product ``n``; rank = i0 + dims[0] * (i1 + dims[1] * ...).
-        ``hierarchical`` and ``torus2d`` use it (the most square two factors by default); ``tree`` with
-        ``dims=(k, m)`` is NCCL's: a chain through the ``k`` ranks of a host, double binary trees over ``m``
-        hosts.
+        ``hierarchical``, ``torus2d`` and ``blueconnect`` use it (the most square two factors by default),
+        and ``bcube`` (its digits; by default those of ``radix``); ``tree`` with ``dims=(k, m)`` is NCCL's: a
+        chain through the ``k`` ranks of a host, double binary trees over ``m`` hosts; ``packed_trees``: trees
+        in hosts of ``k``, rings over ``m`` hosts.
+    radix : int, optional
+        Base of ``bcube``, children of a rank of ``kary_tree`` (2 by default).
+    links : tuple of tuple of int, optional
+        Links between ranks, for ``packed_trees``; see :mod:`sim.models.tree_packing`.
+    matrix : float[n, n], optional
+        Bytes from rank to rank of ``all_to_allv``, to scale; all equal if absent.
 
     Raises
     ------
@@ -83,9 +107,8 @@ def plan(op: str, algorithm: str, n: int, *, dims: tuple[int, ...] | None = None
         raise InputError("collective.algorithm", f"be one of {', '.join(ALGORITHMS)}", algorithm)
     if n < 1:
         raise InputError("collective.num_ranks", "be at least 1", n)
-    builder = _BUILDERS.get((op, algorithm))
-    if builder is None:
-        possible = [a for a in ALGORITHMS if (op, a) in _BUILDERS]
+    if (op, algorithm) not in PAIRS:
+        possible = [a for a in ALGORITHMS if (op, a) in PAIRS]
         raise InputError(
             "collective.algorithm", f"support {op}", algorithm, hint=f"Try {' or '.join(possible)}."
         )
@@ -93,11 +116,21 @@ def plan(op: str, algorithm: str, n: int, *, dims: tuple[int, ...] | None = None
         raise InputError("collective.dims", f"multiply to the number of ranks ({n})", list(dims))
     if n == 1:
         return ()
-    return _cached_plan(op, algorithm, n, dims)
+    if matrix is not None and op == "all_to_allv":
+        return exchanges.uneven_exchange(op, exchanges.traffic_matrix(matrix, n))
+    return _cached_plan(op, algorithm, n, dims, radix, links)
 
 
 @lru_cache(maxsize=64)
-def _cached_plan(op: str, algorithm: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+def _cached_plan(
+    op: str, algorithm: str, n: int, dims: tuple[int, ...] | None, radix: int | None, links: Matrix | None
+) -> Plan:
+    if algorithm == "bcube":
+        return exchanges.bcube(op, n, dims or exchanges.digit_dims(n, radix))
+    if algorithm == "kary_tree":
+        return exchanges.kary_tree(op, n, 2 if radix is None else radix)
+    if algorithm == "packed_trees":
+        return exchanges.packed_trees(op, n, dims, links)
     return _BUILDERS[op, algorithm](op, n, dims)
 
 
@@ -131,7 +164,8 @@ def wire_bytes(phases: Plan, n: int, size_bytes: float) -> FloatArray:
     """Bytes each of the ``n`` ranks sends over all phases, float[n]."""
     sent = np.zeros(n)
     for phase in phases:
-        sent += np.bincount(phase.src, phase.relative, n) * (phase.fraction * size_bytes)
+        flows = np.full(n, n - 1.0) if phase.everyone else np.bincount(phase.src, phase.relative, n)
+        sent += flows * (phase.fraction * size_bytes)
     return sent
 
 
@@ -171,11 +205,12 @@ def _chain(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
 
 
 def _direct(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
-    if n > MAX_DIRECT_RANKS:
-        raise InputError("collective.num_ranks", f"be at most {MAX_DIRECT_RANKS} for direct exchange", n)
+    passes = 2 if op == "all_reduce" else 1  # reduce-scatter then all-gather: the same flows twice
+    if n > MAX_LISTED_RANKS:
+        nobody = np.zeros(0, np.int64)
+        return (replace(_phase(nobody, nobody, passes / n, passes, operation=op), everyone=n),)
     src = np.repeat(np.arange(n), n - 1)
     dst = (src + np.tile(np.arange(1, n), n)) % n
-    passes = 2 if op == "all_reduce" else 1  # reduce-scatter then all-gather: the same flows twice
     return (_phase(src, dst, passes / n, passes, operation=op),)
 
 
@@ -303,7 +338,7 @@ def _tree_rooted(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
 # --- hierarchical ---------------------------------------------------------------------------------------
 
 
-def _square_dims(n: int) -> tuple[int, int]:
+def square_dims(n: int) -> tuple[int, int]:
     """The most square factorisation of n, smaller factor first."""
     first = next(k for k in range(math.isqrt(n), 0, -1) if n % k == 0)
     return first, n // first
@@ -319,7 +354,7 @@ def _along(n: int, dims: tuple[int, ...], dimension: int) -> tuple[IntArray, Int
 
 def _hierarchical(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
     """Rings per dimension: reduce-scatter from inside out, all-reduce on the last, all-gather back."""
-    dims = dims or _square_dims(n)
+    dims = dims or square_dims(n)
     active = [d for d, extent in enumerate(dims) if extent > 1]
     shard = {d: 1 / math.prod(dims[:d]) for d in active}  # what is left of the buffer when dimension d begins
 
@@ -339,7 +374,7 @@ def _hierarchical(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
 
 def _hierarchical_rooted(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
     """Chains: over the first ranks of the outermost dimension, then inwards; reversed for reduce."""
-    dims = dims or _square_dims(n)
+    dims = dims or square_dims(n)
     phases = []
     for dimension in reversed(range(len(dims))):
         stride = math.prod(dims[:dimension])
@@ -350,6 +385,10 @@ def _hierarchical_rooted(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
     if op == "broadcast":
         return tuple(phases)
     return tuple(replace(phase, src=phase.dst, dst=phase.src) for phase in reversed(phases))
+
+
+def _binomial_tree(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    return exchanges.binomial_tree(op, n)
 
 
 def _torus2d(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
@@ -370,7 +409,7 @@ _SHARDED = ("all_reduce", "all_gather", "reduce_scatter")
 _BUILDERS: dict[tuple[str, str], _Builder] = {
     **{(op, "ring"): _ring for op in _SHARDED},
     **{(op, "ring"): _chain for op in ("broadcast", "reduce")},
-    **{(op, "direct"): _direct for op in (*_SHARDED, "all_to_all")},
+    **{(op, "direct"): _direct for op in (*_SHARDED, "all_to_all", "all_to_allv")},
     **{(op, "direct"): _direct_rooted for op in ("broadcast", "reduce", "gather", "scatter")},
     ("send", "direct"): _send,
     ("all_reduce", "halving_doubling"): _halving_doubling,
@@ -383,6 +422,8 @@ _BUILDERS: dict[tuple[str, str], _Builder] = {
     **{(op, "tree"): _tree_rooted for op in ("broadcast", "reduce")},
     **{(op, "hierarchical"): _hierarchical for op in _SHARDED},
     **{(op, "torus2d"): _torus2d for op in _SHARDED},
+    **{(op, "blueconnect"): _hierarchical for op in _SHARDED},
+    **{(op, "binomial_tree"): _binomial_tree for op in ("all_reduce", "broadcast", "reduce")},
     **{(op, "hierarchical"): _hierarchical_rooted for op in ("broadcast", "reduce")},
     **{(op, "nvls"): in_switch for op in _SHARDED},
     ("all_reduce", "nvls_tree"): _nvls_tree,
@@ -390,99 +431,11 @@ _BUILDERS: dict[tuple[str, str], _Builder] = {
 }
 
 
-# --- closed forms ---------------------------------------------------------------------------------------
-
-
-def closed_form(
-    op: str,
-    algorithm: str,
-    n: int,
-    size_bytes: float,
-    bandwidth: float | Sequence[float],
-    alpha: float | Sequence[float] = 0.0,
-    *,
-    dims: tuple[int, ...] | None = None,
-) -> float:
-    """Seconds of a collective alone on a non-blocking switch with one full-duplex port per rank.
-
-    Written from the textbook formulas, not from :func:`plan`, so that the two check each other.
-
-    Parameters
-    ----------
-    op, algorithm, n, dims
-        As in :func:`plan`.
-    size_bytes : float
-        Size in the sense of nccl-tests.
-    bandwidth : float or sequence of float
-        Bytes/s of a port, per direction; for hierarchical algorithms one per dimension if they differ.
-    alpha : float or sequence of float
-        Seconds of latency per step; likewise.
-    """
-    if (op, algorithm) not in _BUILDERS:
-        raise InputError("collective.algorithm", f"support {op}", algorithm)
-    if n == 1:
-        return 0.0
-    if algorithm in ("hierarchical", "torus2d"):
-        return _closed_form_hierarchical(op, dims or _square_dims(n), size_bytes, bandwidth, alpha)
-    if not isinstance(bandwidth, int | float) or not isinstance(alpha, int | float):
-        raise InputError("bandwidth", f"be one number for {algorithm}", bandwidth)
-    bytes_factor, steps = _closed_form_terms(op, algorithm, n)
-    return steps * alpha + bytes_factor * size_bytes / bandwidth
-
-
-def _closed_form_terms(op: str, algorithm: str, n: int) -> tuple[float, int]:
-    """Multiples of size/bandwidth and of alpha."""
-    levels = n.bit_length() - 1
-    core, odd = 1 << levels, n != 1 << levels
-    if op == "barrier":
-        return 0.0, (n - 1).bit_length()
-    if op == "all_reduce":
-        return {
-            "ring": (2 * (n - 1) / n, 2 * (n - 1)),
-            "direct": (2 * (n - 1) / n, 2),
-            "halving_doubling": (2 * (core - 1) / core + 2 * odd, 2 * levels + 2 * odd),
-            "recursive_doubling": (levels + 2 * odd, levels + 2 * odd),
-            "tree": (_tree_port_load(n), 2 * (n - 1).bit_length()),
-            "nvls": (1.0, 2),
-            "nvls_tree": (1.0, 2),
-            "in_network": (1.0, 4),
-        }[algorithm]
-    if algorithm == "nvls":
-        return (n - 1) / n, 1
-    if algorithm == "ring":
-        return (1.0 if op in ("broadcast", "reduce") else (n - 1) / n), n - 1
-    if algorithm == "tree":
-        return 1.0, 1 + (n - 2).bit_length()
-    if algorithm == "direct":
-        return (n - 1.0 if op in ("broadcast", "reduce") else 1.0 if op == "send" else (n - 1) / n), 1
-    return (n - 1) / n, levels
-
-
-def _tree_port_load(n: int) -> float:
-    """Half buffers through the busiest port: inside one tree 2 children + 1 parent, leaf of the other 1."""
-    if n == 2:
-        return 1.0
-    return 1.5 if n == 3 else 2.0
-
-
-def _closed_form_hierarchical(
-    op: str,
-    dims: tuple[int, ...],
-    size_bytes: float,
-    bandwidth: float | Sequence[float],
-    alpha: float | Sequence[float],
-) -> float:
-    bandwidths = [bandwidth] * len(dims) if isinstance(bandwidth, int | float) else list(bandwidth)
-    alphas = [alpha] * len(dims) if isinstance(alpha, int | float) else list(alpha)
-    passes = 2 if op == "all_reduce" else 1
-    total, shard = 0.0, 1.0
-    for extent, width, latency in zip(dims, bandwidths, alphas, strict=True):
-        factor = (
-            float(extent > 1) if op in ("broadcast", "reduce") else passes * (extent - 1) / extent * shard
-        )
-        total += factor * size_bytes / width + passes * (extent - 1) * latency
-        shard /= extent
-    return total
+PAIRS = frozenset(_BUILDERS) | frozenset(
+    {(op, "bcube") for op in _SHARDED}
+    | {(op, name) for op in ("all_reduce", "broadcast", "reduce") for name in ("kary_tree", "packed_trees")}
+)
+"""Every (operation, algorithm) there is."""
 
 
 # --- choice ---------------------------------------------------------------------------------------------
@@ -529,7 +482,7 @@ def choose(
         raise InputError("collective.operation", f"be one of {', '.join(OPERATIONS)}", op)
     if op == "barrier":
         return "recursive_doubling"
-    if op in ("all_to_all", "send", "gather", "scatter"):
+    if op in ("all_to_all", "all_to_allv", "send", "gather", "scatter"):
         return "direct"
     if library == "gloo":
         return "tree" if op in ("broadcast", "reduce") else "ring"

@@ -29,6 +29,10 @@ class Phase:
         Dimension of a hierarchical algorithm (0 = innermost); phases of one dimension share a stream.
     operation : str
         What the phase does: ``reduce_scatter``, ``all_gather``, ``all_reduce`` ...
+    everyone : int
+        Not 0: every one of so many ranks sends one elementary flow to every other. These flows are too many
+        to be written down; ``src`` and ``dst`` are empty, and loads are counted
+        (:mod:`sim.fabric.exchange`).
     """
 
     src: IntArray
@@ -38,6 +42,12 @@ class Phase:
     steps: int
     dimension: int = 0
     operation: str = ""
+    everyone: int = 0
+
+    @property
+    def num_elementary(self) -> float:
+        """Elementary flows, each times its relative bytes."""
+        return float(self.everyone * (self.everyone - 1)) if self.everyone else float(self.relative.sum())
 
 
 Plan = tuple[Phase, ...]

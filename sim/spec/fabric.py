@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -135,6 +136,25 @@ class Fabric(Spec):
             "start; tcp: as fifo, but transfers that start together share fairly"
         ),
     )
+
+    def torus_extents(self, places: int) -> tuple[int, ...]:
+        """Extents of a torus, ring or hypercube that joins so many places; empty for other kinds."""
+        if self.kind == "ring":
+            return (places,)
+        if self.kind == "hypercube":
+            return (2,) * max(1, (places - 1).bit_length())
+        if self.kind != "torus":
+            return ()
+        if self.dims is not None:
+            return self.dims
+        side = next(k for k in range(math.isqrt(max(places, 1)), 0, -1) if places % k == 0)
+        return places // side, side
+
+    @property
+    def counts_exchanges(self) -> bool:
+        """Whether the loads of an all-to-all follow from counts of ranks, without a flow for every pair."""
+        regular = ("single_switch", "leaf_spine", "fat_tree", "rail_optimized", "rail_only", "multi_plane")
+        return self.kind in regular and self.routing == "ecmp" and not self.failed
 
     @model_validator(mode="after")
     def _fields_of_kind(self) -> Fabric:

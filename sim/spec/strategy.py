@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -34,8 +34,9 @@ BARRIER_FREE = frozenset({"ssp", "asp", "soft_sync", "partial_allreduce", "group
 """Synchronisation rules under which workers have no common step."""
 StatePlacement = Literal["replicated", "zero1", "zero2", "zero3", "ps_dedicated", "ps_colocated"]
 CollectiveAlgorithm = Literal[
-    "auto", "ring", "tree", "halving_doubling", "recursive_doubling", "hierarchical", "torus2d", "direct"
-]
+    "auto", "ring", "tree", "halving_doubling", "recursive_doubling", "hierarchical", "torus2d", "direct",
+    "blueconnect", "bcube", "binomial_tree", "kary_tree", "packed_trees",
+]  # fmt: skip
 Schedule = Literal[
     "naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zb_v", "chimera", "dualpipe",
     "pipedream_async", "2bw",
@@ -146,6 +147,18 @@ class Strategy(Spec):
         None, description="bits per element of exchanged models; those of a parameter if absent"
     )
     collective: CollectiveAlgorithm = Field("auto", description="gradient collective algorithm (D6)")
+    collective_dims: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "extents of the grid of a hierarchical, torus2d or blueconnect collective, innermost first, or"
+            " the digits of bcube; multiply to the ranks of a gradient group. Absent: the dimensions of a"
+            " torus, else devices of a host, (blueconnect: of a leaf, of a pod,) and hosts"
+        ),
+    )
+    collective_radix: int | None = Field(
+        None, ge=2, description="base of bcube (prime factors if absent), children of kary_tree (2 if absent)"
+    )
     chunks: int = Field(1, ge=1, description="chunks a hierarchical collective is pipelined in")
     compression: Compression = Field("none", description="wire format of gradients (D7)")
     compression_rank: int = Field(1, ge=1, description="rank of PowerSGD's factors")

@@ -13,6 +13,7 @@ from sim.spec.host import Host
 from sim.spec.layer import Attention, Gemm, Layer
 from sim.spec.strategy import Strategy
 from sim.spec.workload import Workload
+from sim.taxonomy.grid import sub_grid
 from sim.taxonomy.schedules import SCHEDULES
 
 PARAMETER_SERVER_STATES = frozenset({"ps_dedicated", "ps_colocated"})
@@ -91,6 +92,12 @@ class ClusterFacts:
         Processor cores of the host that has fewest.
     has_local_storage, has_shared_storage : bool
         Whether all hosts have a disk, and whether the cluster has a store.
+    torus : tuple of int
+        Extents of a torus, ring or hypercube; empty for other fabrics.
+    torus_of_devices : bool
+        Whether its places are devices and not hosts.
+    counts_exchanges : bool
+        Whether all-to-all loads follow from counts (``Fabric.counts_exchanges``).
     """
 
     num_devices: int
@@ -102,6 +109,9 @@ class ClusterFacts:
     cores: int
     has_local_storage: bool
     has_shared_storage: bool
+    torus: tuple[int, ...] = ()
+    torus_of_devices: bool = False
+    counts_exchanges: bool = True
 
     @classmethod
     @lru_cache(maxsize=64)
@@ -110,6 +120,8 @@ class ClusterFacts:
         names = dict.fromkeys(name for host in cluster.host_types for name, _ in host.devices)
         workers = [host for host in cluster.host_types if host.devices]
         counts = [cluster.host_type_of.count(kind) for kind in range(len(cluster.host_types))]
+        of_devices = cluster.fabric.attach == "device"
+        places = cluster.num_devices if of_devices else len(cluster.devices_per_host)
         return cls(
             memory_bytes=sum(h.memory_bytes * n for h, n in zip(cluster.host_types, counts, strict=True)),
             cores=min((host.cpu_cores for host in workers), default=1),
@@ -125,6 +137,9 @@ class ClusterFacts:
                 "ps_dedicated": cluster.server_type.cpu_device is not None,
                 "ps_colocated": all(host.cpu_device is not None for host in cluster.host_types),
             },
+            torus=cluster.fabric.torus_extents(places),
+            torus_of_devices=of_devices,
+            counts_exchanges=cluster.fabric.counts_exchanges,
         )
 
     @property
@@ -262,11 +277,12 @@ class Context:
         return (self.dp or 0) * self.strategy.cp * replicas
 
     @cached_property
-    def gradient_grid(self) -> tuple[int, int] | None:
-        """Shape (ranks per host, hosts) of every gradient group, or ``None`` if some group is no grid.
+    def gradient_grid(self) -> tuple[int, ...] | None:
+        """Extents of every gradient group, or ``None`` if some group is no grid.
 
-        A gradient group is the dp x cp ranks that hold the same parameters. The grid is what a
-        hierarchical or 2-D torus collective works on: first within hosts, then across them.
+        A gradient group is the dp x cp ranks that hold the same parameters. The grid is what a collective
+        over several dimensions works on: the dimensions of a torus that the groups fill; elsewhere (ranks per
+        host, hosts): first within hosts, then across them.
         """
         if self.num_ranks is None or self.dp is None:
             return None
@@ -276,7 +292,13 @@ class Context:
         if SCHEDULES[self.strategy.schedule].bidirectional:  # ranks s and p - 1 - s hold the same stages
             stage, replicas = np.minimum(stage, self.strategy.pp - 1 - stage), 2
         group = coordinate["tp"] + self.strategy.tp * stage
-        pairs = group * self.cluster.num_hosts + self.cluster.hosts_of(ranks)
+        hosts = self.cluster.hosts_of(ranks)
+        if self.cluster.torus:
+            members = np.argsort(group, kind="stable").reshape(-1, self.gradient_ranks)
+            along = sub_grid(members if self.cluster.torus_of_devices else hosts[members], self.cluster.torus)
+            if along is not None and (self.strategy.collective != "torus2d" or len(along) == 2):
+                return along
+        pairs = group * self.cluster.num_hosts + hosts
         counts = np.unique(pairs, return_counts=True)[1]
         per_host = int(counts[0])
         if np.any(counts != per_host):

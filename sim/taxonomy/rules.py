@@ -179,7 +179,7 @@ def replica_batch(strategy: Strategy, workload: Workload) -> int:
     return workload.global_batch_size // strategy.dp
 
 
-def gradient_grid(strategy: Strategy, workload: Workload, cluster: Cluster) -> tuple[int, int] | None:
+def gradient_grid(strategy: Strategy, workload: Workload, cluster: Cluster) -> tuple[int, ...] | None:
     """Shape (ranks per host, hosts) of the groups that share parameters; ``None`` if they form no grid.
 
     These are the ``dims`` of a hierarchical or 2-D torus collective over the dp x cp ranks of a group.

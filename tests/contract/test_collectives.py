@@ -11,12 +11,13 @@ from sim.catalog import default_catalog
 from sim.engine.play import play
 from sim.errors import InputError
 from sim.lowering.collective import lower_collective
+from sim.models.closed_forms import closed_form
 from sim.models.collectives import (
     ALGORITHMS,
+    GRID_ALGORITHMS,
     IN_NETWORK_ALGORITHMS,
     OPERATIONS,
     bus_factor,
-    closed_form,
     plan,
 )
 from sim.spec import Cluster
@@ -47,9 +48,9 @@ def on_switch(n: int, latency: float = 0.0) -> Cluster:
 
 
 def dims_of(algorithm: str, n: int) -> tuple[int, ...] | None:
-    if algorithm == "nvls_tree":  # the switch of the cluster stands for the NVSwitches of one host
+    if algorithm in ("nvls_tree", "packed_trees"):  # the switch stands for the NVSwitches of one host
         return (n, 1)
-    return (2, n // 2) if algorithm in ("hierarchical", "torus2d") else None
+    return (2, n // 2) if algorithm in GRID_ALGORITHMS else None
 
 
 @pytest.mark.parametrize("n", [2, 8])

@@ -7,8 +7,9 @@ from typing import Any, get_args
 import pytest
 
 from sim.errors import InputError
+from sim.fabric.exchange import MAX_SUMMED_RANKS
 from sim.lowering.context import CONTEXTS
-from sim.models.collectives import MAX_DIRECT_RANKS, plan
+from sim.models.collectives import plan
 from sim.spec.fabric import FabricKind
 from sim.spec.strategy import (
     CollectiveAlgorithm,
@@ -78,7 +79,9 @@ def test_context_parallelism_names_its_lowerings() -> None:
 @pytest.mark.parametrize("algorithm", [name for name in get_args(CollectiveAlgorithm) if name != "auto"])
 @pytest.mark.parametrize("ranks", [6, 8])
 def test_sharding_rule_matches_the_algorithms_that_scatter(algorithm: str, ranks: int) -> None:
-    refused = algorithm in ("tree", "recursive_doubling") or (algorithm == "halving_doubling" and ranks == 6)
+    refused = algorithm in collective.TREES_AND_BUTTERFLIES or (
+        algorithm == "halving_doubling" and ranks == 6
+    )
     try:
         for operation in ("reduce_scatter", "all_gather"):
             plan(operation, algorithm, ranks)
@@ -89,7 +92,7 @@ def test_sharding_rule_matches_the_algorithms_that_scatter(algorithm: str, ranks
 
 
 def test_limit_of_direct_exchanges_matches() -> None:
-    assert collective.MAX_DIRECT_RANKS == MAX_DIRECT_RANKS
+    assert collective.MAX_DIRECT_RANKS == MAX_SUMMED_RANKS
 
 
 def test_dimensions_are_found_by_id_and_name() -> None:

@@ -14,7 +14,8 @@ from sim.engine import play
 from sim.errors import InputError
 from sim.graph.execution import ExecutionGraph
 from sim.lowering import lower, lower_collective
-from sim.models.collectives import OPERATIONS, closed_form, plan
+from sim.models.closed_forms import closed_form
+from sim.models.collectives import OPERATIONS, plan
 from sim.spec import Calibration, Cluster
 from tests.clusters import cluster, plain_host
 from tests.perf.works import GIB, LATENCY, PUSH, hosts_of_eight

@@ -10,6 +10,7 @@ import pytest
 
 from sim.errors import InputError
 from sim.fabric.network import Network
+from sim.models.closed_forms import closed_form
 from sim.models.collectives import (
     ALGORITHMS,
     IN_NETWORK_ALGORITHMS,
@@ -17,7 +18,6 @@ from sim.models.collectives import (
     Plan,
     bus_factor,
     choose,
-    closed_form,
     flows,
     plan,
     wire_bytes,

@@ -18,7 +18,7 @@ from sim.analysis.simulate import simulate
 from sim.analysis.timeline_from_run import timeline_from_run
 from sim.engine import play
 from sim.lowering import lower, memory_by_stage
-from sim.models.collectives import closed_form
+from sim.models.closed_forms import closed_form
 from sim.spec import Scenario, Workload
 from tests.clusters import cluster, plain_host, switched_host
 from tests.scenarios import even_workload, ideal, scenario, serving, serving_host, timed_layer, workload

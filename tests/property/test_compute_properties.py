@@ -79,8 +79,11 @@ def test_tensor_parallelism_conserves_flops(
     whole = _cost(workload, device, 2)
     part = _cost(workload, device, 2, tp=tp, sequence_parallel=sequence_parallel)
     np.testing.assert_allclose(part.forward_flops * tp, whole.forward_flops, rtol=1e-12)
-    # A part is not slower than the whole, nor faster than its share of it.
-    assert part.forward_s.sum() <= whole.forward_s.sum() * (1 + 1e-9)
+    # A part is slower than the whole at most by its launches of collectives, where the host issues kernels
+    # more slowly than the device runs them. Nor is it faster than its share.
+    collectives = sum(layer.tensor_all_reduce for layer in workload.layers)
+    issue_time = default_catalog().calibration("default").value("framework", "default", "kernel_issue_time")
+    assert part.forward_s.sum() <= whole.forward_s.sum() * (1 + 1e-9) + collectives * issue_time
     assert part.backward_s.sum() * tp * 1.02 >= whole.backward_s.sum()
 
 

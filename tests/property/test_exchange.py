@@ -23,6 +23,10 @@ CASES: dict[str, Cluster] = {
     "dgx1": cluster(dgx1(), 4, kind="leaf_spine", hosts_per_leaf=2),
     "torus": cluster(plain_host(), 9, kind="torus", dims=(3, 3)),
     "rail-only": cluster(switched_host(4, 4), 4, kind="rail_only"),
+    "planes": cluster(switched_host(4, 2), 6, kind="multi_plane", hosts_per_leaf=2),
+    "pxn": cluster(switched_host(4, 4), 6, kind="rail_optimized", hosts_per_leaf=2, rail_forwarding=True),
+    "pxn-leaf": cluster(switched_host(4, 2), 6, kind="leaf_spine", hosts_per_leaf=2, rail_forwarding=True),
+    "pxn-fat-tree": cluster(switched_host(4, 2), 8, kind="fat_tree", k=4, rail_forwarding=True),
 }
 
 

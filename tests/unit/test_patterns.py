@@ -90,4 +90,4 @@ def test_asymmetric_families_tell_sender_from_receiver() -> None:
 )
 def test_hosts_of_groups_form_a_grid_or_not(groups: list[list[int]], dims: tuple[int, int] | None) -> None:
     plan = make_plan(scenario(even_workload(1, 1, 2), cluster(switched_host(4, 4), 4)))
-    assert plan.host_dims(np.array(groups)) == dims
+    assert plan.grid(np.array(groups), "hierarchical") == dims

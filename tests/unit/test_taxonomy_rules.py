@@ -24,6 +24,7 @@ def cluster(
     processors: bool = True,
     nvlink: bool = True,
     dtypes: tuple[str, ...] = ("fp32", "fp16"),
+    routing: str = "ecmp",
 ) -> Cluster:
     """Hosts with the given numbers of devices."""
     device = Device(
@@ -59,7 +60,7 @@ def cluster(
         name="test",
         host=hosts[0],
         num_hosts=len(devices_per_host),
-        fabric=Fabric(kind="single_switch", bandwidth=1e10),
+        fabric=Fabric(kind="single_switch", bandwidth=1e10, routing=routing),
         host_types=hosts,
         host_type_of=tuple(sizes.index(size) for size in devices_per_host),
         device_types=(device, cpu),
@@ -510,10 +511,53 @@ REFUSED = [
         "direct-ranks",
         {"collective": "direct"},
         "collective",
-        "of more than 4096 ranks. Got direct (8192 ranks).",
+        "of more than 4096 ranks on this fabric. Got direct (8192 ranks).",
         cnn(),
-        cluster(*[8] * 1024),
+        cluster(*[8] * 1024, routing="hashed"),
         advice="Try ring or auto.",
+    ),
+    Case(
+        "grid-shape",
+        {"collective": "torus2d", "collective_dims": (4, 7)},
+        "collective_dims",
+        "multiply to the 32 ranks of a gradient group. Got [4, 7].",
+        cnn(),
+        advice="Try (4, 8) or (2, 16).",
+    ),
+    Case(
+        "grid-shape",
+        {"collective": "torus2d", "collective_dims": (2, 4, 4)},
+        "collective_dims",
+        "be two extents of at least 2",
+        cnn(),
+    ),
+    Case(
+        "grid-shape",
+        {"collective": "ring", "collective_dims": (4, 8)},
+        "collective_dims",
+        "be given for bcube, blueconnect, hierarchical, torus2d only",
+        cnn(),
+    ),
+    Case(
+        "radix-collective",
+        {"collective": "tree", "collective_radix": 4},
+        "collective_radix",
+        "be given for bcube and kary_tree",
+        cnn(),
+    ),
+    Case(
+        "radix-collective",
+        {"collective": "bcube", "collective_radix": 4},
+        "collective_radix",
+        "be a base of which the 32 ranks",
+        cnn(),
+    ),
+    Case(
+        "grid-experts",
+        {"collective": "bcube", "collective_radix": 2, "ep": 2},
+        "collective",
+        "be a flat algorithm while ep is above 1",
+        moe(),
     ),
 ]
 

@@ -13,8 +13,12 @@ import math
 
 import numpy as np
 
+from sim.errors import InputError
 from sim.fabric.builders.base import Hops, IntArray, Ports, Wiring, require_room
 from sim.spec.fabric import Fabric
+
+MAX_PLACES = 4_000_000
+"""Places of the largest torus: spare ones have links, too."""
 
 
 class Torus(Wiring):
@@ -93,19 +97,12 @@ def gray_rank(place: IntArray, dims: tuple[int, ...]) -> IntArray:
 def torus(fabric: Fabric, ports: Ports) -> Wiring:
     """Torus with ``dims`` given, or the most square 2-D one over exactly what is attached."""
     places = len(ports) if ports.devices else ports.num_hosts
-    if fabric.dims is None:
-        side = next(k for k in range(math.isqrt(max(places, 1)), 0, -1) if places % k == 0)
-        return Torus(fabric, ports, (places // side, side))
-    require_room("dims", math.prod(fabric.dims), places, "devices" if ports.devices else "hosts")
-    return Torus(fabric, ports, fabric.dims)
+    extents = fabric.torus_extents(places)
+    require_room("dims", math.prod(extents), places, "devices" if ports.devices else "hosts")
+    if math.prod(extents) > MAX_PLACES:
+        raise InputError("cluster.fabric.dims", f"have at most {MAX_PLACES} places", list(extents))
+    return Torus(fabric, ports, extents)
 
 
-def hypercube(fabric: Fabric, ports: Ports) -> Wiring:
-    """Torus of extents 2, one cable per dimension; the smallest that holds everything."""
-    places = len(ports) if ports.devices else ports.num_hosts
-    return Torus(fabric, ports, (2,) * max(1, (places - 1).bit_length()))
-
-
-def ring(fabric: Fabric, ports: Ports) -> Wiring:
-    """One-dimensional torus."""
-    return Torus(fabric, ports, (len(ports) if ports.devices else ports.num_hosts,))
+# A torus, a hypercube and a ring differ in their extents only (``Fabric.torus_extents``).
+hypercube = ring = torus

@@ -65,7 +65,15 @@ class StateLowering(ABC):
         """Route a collective among the ranks that hold the same parameters."""
         groups = plan.gradient_groups(expert=expert)
         family = exchange_family(operation, algorithm, expert)
-        plan.request_collective(family, groups, operation, algorithm)
+        strategy = plan.strategy
+        plan.request_collective(
+            family,
+            groups,
+            operation,
+            algorithm,
+            dims=strategy.collective_dims,
+            radix=strategy.collective_radix,
+        )
 
     @abstractmethod
     def finish_step(self, step: int) -> None:

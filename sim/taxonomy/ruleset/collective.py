@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, Overrides, RuleSet
 
 RULES = RuleSet()
 
-GRID_COLLECTIVES = frozenset({"hierarchical", "torus2d"})
+GRID_COLLECTIVES = frozenset({"hierarchical", "torus2d", "blueconnect"})
+SHAPED_COLLECTIVES = GRID_COLLECTIVES | {"bcube"}  # of several phases, each along one dimension
+RADIX_COLLECTIVES = frozenset({"bcube", "kary_tree"})
+# Algorithms that leave every rank the whole sum.
+TREES_AND_BUTTERFLIES = frozenset(
+    {"tree", "recursive_doubling", "binomial_tree", "kary_tree", "packed_trees"}
+)
 MAX_DIRECT_RANKS = 4096
 _TO_AUTO: Overrides = {"strategy.collective": "auto"}
 _PLAIN: tuple[Overrides, ...] = (
@@ -31,17 +39,77 @@ def grid_tiles_the_ranks(c: Context) -> Finding | None:
     if len(set(strategy.placement)) != len(strategy.placement):
         return None
     grid = c.gradient_grid
-    if grid is not None and min(grid) > 1:
+    if strategy.collective_dims is not None or (grid is not None and len(grid) > 1 and min(grid) > 1):
         return None
-    shape = (
-        "different numbers of ranks on its hosts" if grid is None else f"{grid[0]} on each of {grid[1]} hosts"
-    )
+    shape = "different numbers of ranks on its hosts"
+    if grid is not None:
+        shape = (
+            f"{grid[0]} on each of {grid[1]} hosts" if len(grid) == 2 else f"{grid[0]} along one dimension"
+        )
     return Finding(
         "strategy.collective",
-        "be a flat algorithm unless gradient groups have equally many ranks, at least 2, on 2 or more hosts",
+        "be a flat algorithm unless gradient groups have equally many ranks, at least 2, on 2 or more hosts,"
+        " or collective_dims says how they are arranged",
         f"{strategy.collective} (group has {shape})",
         _PLAIN,
     )
+
+
+@RULES.refuse(
+    "grid-shape",
+    "collective_dims collective dp cp",
+    "each rank has one place in the grid, and each place one rank (C2-20)",
+)
+def dims_tile_the_ranks(c: Context) -> Finding | None:
+    """Extents that do not fit the algorithm, or do not multiply to the ranks of a gradient group."""
+    strategy, dims = c.strategy, c.strategy.collective_dims
+    if dims is None:
+        return None
+    automatic: Overrides = {"strategy.collective_dims": None}
+    got = list(dims)
+    if strategy.collective not in SHAPED_COLLECTIVES:
+        names = ", ".join(sorted(SHAPED_COLLECTIVES))
+        return Finding("strategy.collective_dims", f"be given for {names} only", got, (automatic,))
+    if min(dims) < 2 or (strategy.collective == "torus2d" and len(dims) != 2):
+        must = "be two extents of at least 2" if strategy.collective == "torus2d" else "be at least 2 each"
+        return Finding("strategy.collective_dims", must, got, (automatic, *_PLAIN))
+    if strategy.collective in GRID_COLLECTIVES and len(dims) < 2:
+        return Finding("strategy.collective_dims", "be two or more extents", got, (automatic, *_PLAIN))
+    ranks = c.gradient_ranks
+    if not ranks or c.uses_servers or math.prod(dims) == ranks:
+        return None
+    must = f"multiply to the {ranks} ranks of a gradient group"
+    ways = tuple(
+        {"strategy.collective_dims": (part, ranks // part)}
+        for part in sorted(range(2, math.isqrt(ranks) + 1), key=lambda p: abs(p - dims[0]))
+        if ranks % part == 0
+    )
+    return Finding("strategy.collective_dims", must, got, (*ways[:3], automatic, *_PLAIN))
+
+
+@RULES.refuse(
+    "radix-collective",
+    "collective_radix collective dp cp",
+    "only an exchange by digits has a base, and only one tree a number of children",
+)
+def radix_fits(c: Context) -> Finding | None:
+    """A radix for an algorithm without one, or a base of which the ranks are no power."""
+    strategy, radix = c.strategy, c.strategy.collective_radix
+    if radix is None:
+        return None
+    automatic: Overrides = {"strategy.collective_radix": None}
+    if strategy.collective not in RADIX_COLLECTIVES or strategy.collective_dims is not None:
+        must = f"be given for {' and '.join(sorted(RADIX_COLLECTIVES))} without collective_dims only"
+        return Finding("strategy.collective_radix", must, radix, (automatic,))
+    ranks = 0 if c.uses_servers else c.gradient_ranks
+    if strategy.collective != "bcube" or ranks < 1:
+        return None
+    while ranks % radix == 0:
+        ranks //= radix
+    if ranks == 1:
+        return None
+    must = f"be a base of which the {c.gradient_ranks} ranks of a gradient group are a power"
+    return Finding("strategy.collective_radix", must, radix, (automatic, *_PLAIN))
 
 
 @RULES.refuse(
@@ -50,11 +118,20 @@ def grid_tiles_the_ranks(c: Context) -> Finding | None:
     "expert gradients are summed over another, smaller group, which is no such grid",
 )
 def grid_has_one_group(c: Context) -> Finding | None:
-    """Hierarchical and torus collectives with expert parallelism."""
-    if c.strategy.collective not in GRID_COLLECTIVES or c.strategy.ep == 1:
+    """Hierarchical and torus collectives, or a shape given, with expert parallelism."""
+    shaped = c.strategy.collective_dims is not None or (
+        c.strategy.collective == "bcube" and c.strategy.collective_radix is not None
+    )
+    if not (c.strategy.collective in GRID_COLLECTIVES or shaped) or c.strategy.ep == 1:
         return None
     must = "be a flat algorithm while ep is above 1"
-    return Finding("strategy.collective", must, c.strategy.collective, _PLAIN, explain=True)
+    plain: Overrides = {
+        "strategy.collective": "ring",
+        "strategy.collective_dims": None,
+        "strategy.collective_radix": None,
+    }
+    ways: tuple[Overrides, ...] = (*_PLAIN, plain, {**plain, "strategy.chunks": 1})
+    return Finding("strategy.collective", must, c.strategy.collective, ways, explain=True)
 
 
 @RULES.refuse(
@@ -65,7 +142,7 @@ def grid_has_one_group(c: Context) -> Finding | None:
 def chunks_have_levels(c: Context) -> Finding | None:
     """Chunks only with hierarchical and torus collectives."""
     strategy = c.strategy
-    if strategy.chunks == 1 or strategy.collective in GRID_COLLECTIVES:
+    if strategy.chunks == 1 or strategy.collective in SHAPED_COLLECTIVES:
         return None
     return Finding(
         "strategy.chunks",
@@ -85,7 +162,7 @@ def sharded_state_scatters(c: Context) -> Finding | None:
     strategy = c.strategy
     if not c.is_sharded:
         return None
-    if strategy.collective in ("tree", "recursive_doubling"):
+    if strategy.collective in TREES_AND_BUTTERFLIES:
         must = f"have a reduce-scatter form while state is {strategy.state}"
         return Finding("strategy.collective", must, strategy.collective, _SHARDED_WAYS_OUT, explain=True)
     ranks = c.gradient_ranks
@@ -104,7 +181,9 @@ def direct_has_few_ranks(c: Context) -> Finding | None:
     """A direct exchange among more ranks than its flows can be kept for."""
     if c.strategy.collective != "direct" or c.gradient_ranks <= MAX_DIRECT_RANKS:
         return None
-    must = f"be another algorithm for a gradient group of more than {MAX_DIRECT_RANKS} ranks"
+    if c.cluster.counts_exchanges:
+        return None
+    must = f"be another algorithm for a gradient group of more than {MAX_DIRECT_RANKS} ranks on this fabric"
     return Finding("strategy.collective", must, f"direct ({c.gradient_ranks} ranks)", _PLAIN)
 
 
