@@ -42,9 +42,10 @@ test-record: $(INSTALLED_RECORD)
 bench: $(INSTALLED_TEST)
 	$(BIN)/python -m tests.perf.report
 
-# The accuracy board on published training runs; minutes.
+# The accuracy boards on published training runs and collectives; minutes.
 board: $(INSTALLED)
 	$(BIN)/clusterloom validate runs --markdown docs/explanation/accuracy_training_runs.md
+	$(BIN)/clusterloom validate collectives --markdown docs/explanation/accuracy_collectives.md
 
 # Generated reference pages, the outputs of the examples, and the notebooks that pair with scripts.
 docs: $(INSTALLED_TEST)

@@ -6,7 +6,9 @@ single hosts; each transport between hosts; each setting; one system in one sett
 A. Gelman et al., *Bayesian Data Analysis*, 3rd ed. 2013, chapter 5). At the upper levels every system counts
 the same, however many rows it has. So a parameter that the data of a level do not touch stays at the value of
 the level above, and one never measured at the first guess. All parameters are positive and are fitted as
-logarithms; residuals are of the logarithm of time.
+logarithms. Residuals of one system are of the logarithm of time; at the upper levels, where systems differ by
+tens of percent and a new one is to be predicted, they are relative errors of time, in which the board scores:
+too long counts more than too short by the same factor.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ IntArray = npt.NDArray[np.int64]
 _NOISE = 0.04  # of log(time) within a system: repeated runs of one binary differ by a few percent
 _BETWEEN = 0.25  # of log(time) between systems of one kind
 _ONE_SYSTEM = 30  # points that a system counts for at the upper levels
+_MOST = 4.0  # log(predicted / measured) at which a relative error is cut off
 _NARROW = 0.5  # systems of one setting differ by less than systems of one kind of link
 _GUESS = np.log([PARAMETERS[name].guess for name in NAMES])
 _SPREAD = np.array([PARAMETERS[name].spread for name in NAMES])
@@ -50,6 +53,11 @@ class Value:
     mean: float
     deviation: float
     num_points: int
+
+
+def scatter(logs: Sequence[float] | FloatArray) -> float:
+    """Standard error of the median of repeated measurements; 0 of one alone."""
+    return 1.25 * float(np.std(logs, ddof=1)) / np.sqrt(len(logs)) if len(logs) > 1 else 0.0
 
 
 Level = Mapping[str, Value]
@@ -76,10 +84,11 @@ def prior(population: Population, setting: Setting, *, below: int = 0) -> FloatA
 
 @dataclass(frozen=True, eq=False)
 class _Points:
-    """Distinct (case, size) pairs with the logarithm of their median time."""
+    """Distinct (case, size) pairs: logarithm of the median time, and its standard error from repetitions."""
 
     problem: Problem
     logs: FloatArray
+    scatter: FloatArray
     systems: list[str]
     settings: list[Setting]
 
@@ -96,6 +105,7 @@ class _Points:
         return cls(
             problem_of(cases, [row.size_bytes for row in first.values()]),
             np.log([np.median(group) for group in times.values()]),
+            np.array([scatter(np.log(group)) for group in times.values()]),
             [row.system for row in first.values()],
             [case.setting for case in cases],
         )
@@ -113,8 +123,13 @@ def _fit_level(
     spread: FloatArray,
     scale: FloatArray,
     near: Level | None = None,
+    *,
+    relative: bool = False,
 ) -> dict[str, Value]:
-    """Estimate the parameters ``active``; the others keep ``base``, float[m or 1, parameters]."""
+    """Estimate the parameters ``active``; the others keep ``base``, float[m or 1, parameters].
+
+    ``relative``: residuals are relative errors of time, in which the board scores, instead of logarithms.
+    """
     mean = base.mean(axis=0)[active]
     offset = base - base.mean(axis=0)  # rows of different kinds keep their differences
     fixed = {name: np.exp(base[:, i])[None, :] for i, name in enumerate(NAMES)}
@@ -122,8 +137,8 @@ def _fit_level(
     def residual(x: FloatArray) -> FloatArray:
         moved = {NAMES[i]: np.exp(x[:, [j]] + offset[None, :, i]) for j, i in enumerate(active.tolist())}
         predicted = variants(points.problem, {**fixed, **moved}).smooth()
-        ratio: FloatArray = (np.log(predicted) - points.logs) / scale
-        return ratio
+        ratio: FloatArray = np.log(predicted) - points.logs
+        return (np.expm1(np.minimum(ratio, _MOST)) if relative else ratio) / scale
 
     names = [NAMES[i] for i in active]
     starts = _starts(mean, names)
@@ -155,7 +170,7 @@ def fit_scope(
     points = _Points.of(rows)
     base = prior(population, scope.setting)[None, :]
     active = _active(points.problem)
-    return _fit_level(points, base, active, _SPREAD, np.full(len(points.logs), _NOISE))
+    return _fit_level(points, base, active, _SPREAD, np.hypot(_NOISE, points.scatter))
 
 
 def _active(problem: Problem, transport_only: bool = False) -> IntArray:
@@ -204,13 +219,15 @@ def populate(rows: Iterable[Row], start: Population | None = None) -> dict[str, 
 def populate_without(rows: Sequence[Row], left_out: Sequence[Row], whole: Population) -> dict[str, Level]:
     """The population without some rows, given the one with them.
 
-    Only the kinds that the left-out rows belong to are estimated again. The level of all systems stays: one
-    system of many moves it little.
+    The level of all systems and the kinds that the left-out rows belong to are estimated again, from where
+    they are; the others do not see these rows.
     """
     gone = {id(row) for row in left_out}
     kept = [row for row in rows if id(row) not in gone]
     touched, groups = set(_groups(left_out)), _groups(kept)
     population: dict[str, Level] = {key: level for key, level in whole.items() if key not in touched}
+    if kept:
+        population["default"] = _pooled(kept, {}, 2, wide=2.0, near=whole["default"])
     for key in (key for key in groups if key in touched):
         mine, below = groups[key]
         population[key] = _pooled(mine, population, below, near=whole[key])
@@ -246,9 +263,9 @@ def _pooled(
     at = {setting: prior(population, setting, below=level) for setting in dict.fromkeys(points.settings)}
     base = np.array([at[setting] for setting in points.settings])
     active = _active(points.problem, transport_only=level == 1)
-    scale = _BETWEEN / points.equal_systems()
+    scale = np.hypot(_BETWEEN, points.scatter) / points.equal_systems()
     narrow = _NARROW if level == 0 else 1.0
-    return _fit_level(points, base, active, (wide or narrow) * _SPREAD, scale, near)
+    return _fit_level(points, base, active, (wide or narrow) * _SPREAD, scale, near, relative=True)
 
 
 def _setting(row: Row) -> Setting:

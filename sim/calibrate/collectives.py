@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +16,21 @@ from sim.calibrate.collective_fit import (
     fit_scope,
     populate,
     populate_without,
+    scatter,
 )
 from sim.models.library import PARAMETERS
+from sim.models.residual import Points, outlying
 from sim.spec.calibration import Calibration, Parameter
-from sim.validate.collectives.predict import ERROR_BANDS, predict, scope_key
+from sim.validate.collectives.predict import ERROR_BANDS, NORMAL_80, Curves, predict, scope_key
 from sim.validate.collectives.rows import Row
 
 FloatArray = npt.NDArray[np.float64]
-Errors = dict[tuple[Scope | None, str], float]
+Errors = dict[str, float]
 
-_NORMAL_80 = 1.2816  # of a normal distribution, 80 % lies within so many standard deviations
 _FOLDS = 3  # parts that sizes are left out in
+_PRIOR_POINTS = 8  # what the usual spread counts beside a system's own
+_LEAST_NOISE = 0.015  # of log(time): repeated runs in one host
+_NOISE = 0.1  # of log(time): the usual spread of a system's measurements around its fitted model
 _FEWEST = 5  # sizes (or systems) below which none is left out to measure the error
 
 
@@ -40,8 +44,10 @@ class CollectiveFit:
         By scope.
     population : dict
         See :data:`sim.calibrate.collective_fit.Population`.
-    errors : dict of (Scope or None, band name) to float
-        80 % half-width of the logarithm of time on left-out rows; None: a system never seen.
+    errors : dict of band name to float
+        80 % half-width of the logarithm of time on rows of a system never seen.
+    curves : dict
+        Residuals of each scope's measured curves, and how far they spread.
     held_out : dict of str to float
         Mean absolute relative error of each system on the sizes left out.
     """
@@ -49,6 +55,7 @@ class CollectiveFit:
     estimates: dict[Scope, Level]
     population: Population
     errors: Errors = field(default_factory=dict)
+    curves: dict[Scope, Curves] = field(default_factory=dict)
     held_out: dict[str, float] = field(default_factory=dict)
 
     def calibration(self, name: str, source: str, *, systems: bool = True) -> Calibration:
@@ -68,14 +75,12 @@ class CollectiveFit:
             (library if is_setting else link)[key] = _entries(level, source)
         for scope, level in self.estimates.items() if systems else ():
             library[scope_key(scope.setting, scope.system)] = _entries(level, source)
-        for (scope_or_none, band), width in self.errors.items():
-            if scope_or_none is None:
-                key = "default"
-            elif systems:
-                key = scope_key(scope_or_none.setting, scope_or_none.system)
-            else:
-                continue
-            library.setdefault(key, {})[band] = Parameter(value=width, source=f"{source}; rows left out")
+        for band, width in self.errors.items():
+            entry = Parameter(value=width, source=f"{source}; systems left out")
+            library.setdefault("default", {})[band] = entry
+        for scope, curves in self.curves.items() if systems else ():
+            for key, entries in curve_entries(scope_key(scope.setting, scope.system), curves, source).items():
+                library.setdefault(key, {}).update(entries)
         return Calibration(
             name=name, description="Collective library model", source=source, link=link, library=library
         )
@@ -86,7 +91,7 @@ def _entries(level: Level, source: str) -> dict[str, Parameter]:
 
 
 def _parameter(fitted: Value, source: str) -> Parameter:
-    width = _NORMAL_80 * fitted.deviation
+    width = NORMAL_80 * fitted.deviation
     low, value, high = (float(f"{np.exp(fitted.mean + shift):.4g}") for shift in (-width, 0.0, width))
     return Parameter(
         value=value, low=min(low, value), high=max(high, value), n=fitted.num_points, source=source
@@ -119,11 +124,12 @@ def fit(rows: Sequence[Row], start: Population | None = None, *, errors: bool = 
     if errors:
         left_out: dict[str, list[float]] = {}
         for scope, mine in scopes.items():
-            found = left_out_errors(scope, mine, population)
-            result.errors.update({(scope, band): width for band, width in _widths(found).items()})
-            left_out.setdefault(scope.system, []).extend(abs(np.expm1(-error)) for _, error in found)
+            curves, found = scope_curves(scope, mine, result.estimates[scope], population)
+            result.curves[scope] = curves
+            left_out.setdefault(scope.system, []).extend(np.abs(np.expm1(-found)).tolist())
         result.held_out = {system: float(np.mean(each)) for system, each in left_out.items() if each}
-        result.errors.update(system_errors(good, population))
+        if len({row.system for row in good}) >= _FEWEST:
+            result.errors.update(system_errors(leave_systems_out(good, population)))
     return result
 
 
@@ -160,27 +166,74 @@ def log_errors(rows: Sequence[Row], calibration: Calibration) -> FloatArray:
     return ratio
 
 
-def left_out_errors(scope: Scope, rows: list[Row], population: Population) -> list[tuple[Row, float]]:
-    """Fit all but every third size of each curve, look at the others; three times, so that each is left out.
+def scope_curves(
+    scope: Scope, rows: list[Row], level: Level, population: Population
+) -> tuple[Curves, FloatArray]:
+    """Residuals of a system's curves; and log(measured / predicted) of sizes left out.
 
-    Returns each row with log(measured / predicted); nothing if there are too few sizes.
+    All but every third size of each curve are fitted and the others looked at, three times, so that each is
+    left out once; nothing if there are too few sizes. What the errors are in units of the predicted deviation
+    stretches (or narrows) the intervals.
     """
+    whole = curves_of(scope, rows, level, population)
     if len({row.size_bytes for row in rows}) < _FEWEST:
-        return []
-    errors: list[tuple[Row, float]] = []
+        return whole, np.zeros(0)
+    errors, units = [np.zeros(0)], [np.zeros(0)]
     for turn in range(_FOLDS):
         mine, others = alternate_sizes(rows, _FOLDS, turn)
-        if mine and others:
-            part = CollectiveFit({scope: fit_scope(scope, mine, population)}, population)
-            found = log_errors(others, part.calibration("part", "part of the sizes"))
-            errors += zip(others, found.tolist(), strict=True)
-    return errors
+        if not mine or not others:
+            continue
+        part = fit_scope(scope, mine, population)
+        curves = curves_of(scope, mine, part, population)
+        cases = [row.case for row in others if row.case is not None]
+        shift, deviation = curves.deviations(cases, [row.size_bytes for row in others])
+        error = _residuals(scope, others, part, population) - shift
+        errors.append(error)
+        units.append(np.abs(error) / deviation)
+    unit = np.concatenate(units)
+    quantile = float(np.quantile(unit, 0.8)) / NORMAL_80
+    share = len(unit) / (len(unit) + _PRIOR_POINTS)
+    return replace(whole, scale=share * quantile + (1 - share)), np.concatenate(errors)
 
 
-def scope_errors(scope: Scope, rows: list[Row], population: Population) -> Errors:
-    """Width of the interval of one system in each size band."""
-    found = left_out_errors(scope, rows, population)
-    return {(scope, band): width for band, width in _widths(found).items()}
+def curves_of(scope: Scope, rows: Sequence[Row], level: Level, population: Population) -> Curves:
+    """Median residual at every size of every curve, how far they spread, and how far repetitions do."""
+    residual = _residuals(scope, rows, level, population)
+    groups: dict[tuple[str, int, int, float], list[float]] = {}
+    for row, value in zip(rows, residual.tolist(), strict=True):
+        assert row.case is not None
+        groups.setdefault((*row.case.shape, row.size_bytes), []).append(value)
+    middle = np.array([np.median(values) for values in groups.values()])
+    each = np.array([scatter(values) for values in groups.values()])
+    noise = max(_LEAST_NOISE, float(np.median(each[each > 0]))) if (each > 0).any() else _LEAST_NOISE
+    number, points = len(middle), Points.of(list(groups))
+    spread = float(np.sqrt((np.sum(middle**2) + _PRIOR_POINTS * _NOISE**2) / (number + _PRIOR_POINTS)))
+    odd = outlying(points, middle, deviation=spread, noise=np.maximum(noise, each))
+    return Curves(points, middle, np.maximum(each, odd), spread, noise, 1.0)
+
+
+def _residuals(scope: Scope, rows: Sequence[Row], level: Level, population: Population) -> FloatArray:
+    """log(measured / modelled) without any curve's help."""
+    return log_errors(rows, CollectiveFit({scope: level}, population).calibration("part", "a system's part"))
+
+
+def curve_entries(scope: str, curves: Curves, source: str) -> dict[str, dict[str, Parameter]]:
+    """A scope's curves as entries of the ``library`` section; read by :meth:`Curves.of`."""
+    spread = {"deviation": curves.deviation, "noise": curves.noise, "scale": curves.scale}
+    entries: dict[str, dict[str, Parameter]] = {
+        scope: {
+            f"residual_{name}": Parameter(value=float(f"{value:.4g}"), source=f"{source}; sizes left out")
+            for name, value in spread.items()
+        }
+    }
+    points = curves.points
+    for i, (value, width) in enumerate(zip(curves.residual, NORMAL_80 * curves.scatter, strict=True)):
+        key = f"{scope}/{points.operation[i]}-{points.ranks[i]:.0f}x{points.hosts[i]:.0f}"
+        low, middle, high = (float(f"{np.exp(value + shift):.4g}") for shift in (-width, 0.0, width))
+        entries.setdefault(key, {})[f"size_{points.size[i]:.0f}"] = Parameter(
+            value=middle, low=low, high=high, n=1, source=f"{source}; measured over modelled"
+        )
+    return entries
 
 
 def population_of(calibration: Calibration) -> dict[str, Level]:
@@ -195,23 +248,41 @@ def population_of(calibration: Calibration) -> dict[str, Level]:
 
 
 def _value(entry: Parameter) -> Value:
-    spread = np.log(entry.at("high") / entry.at("low")) / (2 * _NORMAL_80)
+    spread = np.log(entry.at("high") / entry.at("low")) / (2 * NORMAL_80)
     return Value(float(np.log(entry.value)), float(spread), entry.n)
 
 
-def system_errors(rows: Sequence[Row], population: Population) -> Errors:
-    """Predict each system from the population of all others; every system counts the same."""
-    systems = list(dict.fromkeys(row.system for row in rows))
-    if len(systems) < _FEWEST:
-        return {}
-    errors: list[tuple[Row, float, float]] = []
-    for system in systems:
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """A system, its rows, the population of all others, and log(measured / predicted) from that."""
+
+    system: str
+    rows: list[Row]
+    population: Population
+    errors: FloatArray
+
+
+def leave_systems_out(rows: Sequence[Row], population: Population) -> list[LeftOut]:
+    """Predict each system from the population of all others, given the one of all."""
+    found = []
+    for system in dict.fromkeys(row.system for row in rows):
         left = [row for row in rows if row.system == system]
         others = populate_without(rows, left, population)
         calibration = CollectiveFit({}, others).calibration("others", "other systems")
-        found = log_errors(left, calibration).tolist()
-        errors += [(row, abs(error), 1 / len(left)) for row, error in zip(left, found, strict=True)]
-    return {(None, band): _weighted_quantile(inside) for band, inside in _bands(errors)}
+        found.append(LeftOut(system, left, others, log_errors(left, calibration)))
+    return found
+
+
+def system_errors(left_out: Sequence[LeftOut]) -> Errors:
+    """80 % of the weight of rows of left-out systems lie within; every system counts the same."""
+    if len(left_out) < _FEWEST:
+        return {}
+    errors = [
+        (row, abs(error), 1 / len(each.rows))
+        for each in left_out
+        for row, error in zip(each.rows, each.errors.tolist(), strict=True)
+    ]
+    return {band: _weighted_quantile(inside) for band, inside in _bands(errors)}
 
 
 def _bands(
@@ -231,18 +302,3 @@ def _weighted_quantile(errors: list[tuple[float, float]]) -> float:
     reached = np.cumsum([weight for _, weight in ordered])
     found = ordered[int(np.searchsorted(reached, 0.8 * reached[-1]))][0]
     return float(f"{found:.3g}")
-
-
-def _widths(errors: Sequence[tuple[Row, float]]) -> dict[str, float]:
-    """80 % quantile of the absolute error in each band that has rows, drawn towards that of all bands."""
-    if not errors:
-        return {}
-    overall = float(np.quantile([abs(error) for _, error in errors], 0.8))
-    result, low = {}, 0.0
-    for band, limit in ERROR_BANDS:
-        mine = [abs(error) for row, error in errors if low <= row.size_bytes < limit]
-        low = limit
-        share = len(mine) / (len(mine) + 8)
-        quantile = float(np.quantile(mine, 0.8)) if mine else overall
-        result[band] = max(float(f"{share * quantile + (1 - share) * overall:.3g}"), 0.005)
-    return result

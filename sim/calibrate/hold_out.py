@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from sim.calibrate.collective_fit import Level, Scope, fit_scope, populate, populate_without
 from sim.calibrate.collectives import (
     CollectiveFit,
-    Errors,
     alternate_sizes,
     by_scope,
     fit,
-    scope_errors,
+    leave_systems_out,
+    scope_curves,
     system_errors,
     usable,
 )
 from sim.spec.calibration import Calibration
+from sim.validate.collectives.board import predictions
+from sim.validate.collectives.predict import Curves
 from sim.validate.collectives.rows import Row
 
 _MANY_HOSTS = 3  # different numbers of hosts that make a system one to interpolate over
@@ -40,13 +44,14 @@ def hold_out_sizes(rows: Sequence[Row]) -> list[HeldOut]:
 def hold_out_systems(rows: Sequence[Row]) -> list[HeldOut]:
     """For each system: fit all others, predict it."""
     good = usable(rows)
-    whole = populate(good)
-    errors = system_errors(good, whole)
+    left_out = leave_systems_out(good, populate(good))
     parts = []
-    for system in dict.fromkeys(row.system for row in good):
-        left = [row for row in good if row.system == system]
-        fitted = CollectiveFit({}, populate_without(good, left, whole), errors)
-        parts.append(HeldOut(system, left, fitted.calibration(f"without {system}", "a system left out")))
+    for each in left_out:
+        errors = system_errors([other for other in left_out if other is not each])
+        calibration = CollectiveFit({}, each.population, errors).calibration(
+            f"without {each.system}", "a system left out"
+        )
+        parts.append(HeldOut(each.system, each.rows, calibration))
     return parts
 
 
@@ -62,12 +67,13 @@ def hold_out_hosts(rows: Sequence[Row]) -> list[HeldOut]:
             kept = [row for row in good if row.system == system and _hosts(row) != number]
             population = populate_without(good, left, whole)
             estimates: dict[Scope, Level] = {}
-            errors = Errors()
+            curves: dict[Scope, Curves] = {}
             for scope, mine in by_scope(kept).items():
                 estimates[scope] = fit_scope(scope, mine, population)
-                errors.update(scope_errors(scope, mine, population))
+                curves[scope], _ = scope_curves(scope, mine, estimates[scope], population)
             name = f"{system}, {number} hosts"
-            calibration = CollectiveFit(estimates, population, errors).calibration(name, "hosts left out")
+            fitted = CollectiveFit(estimates, population, curves=curves)
+            calibration = fitted.calibration(name, "hosts left out")
             parts.append(HeldOut(name, left, calibration))
     return parts
 
@@ -82,3 +88,10 @@ HOLD_OUTS: dict[str, Callable[[Sequence[Row]], list[HeldOut]]] = {
     "systems": hold_out_systems,
     "hosts": hold_out_hosts,
 }
+
+
+def held_out_predictions(name: str, rows: Sequence[Row]) -> pd.DataFrame:
+    """Predictions of what one kind of hold-out leaves out, with its name as ``left_out``; may be empty."""
+    parts = HOLD_OUTS[name](rows)
+    tables = [predictions(part.rows, part.calibration).assign(left_out=part.name) for part in parts]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()

@@ -127,6 +127,7 @@ def _parameters(calibration: Calibration) -> list[tuple[str, str, Parameter]]:
         (f"{section}/{key}", name, parameter)
         for section in ("link", "library")
         for key, entries in sorted(getattr(calibration, section).items())
+        if "/" not in key  # a measured curve, in the file only
         for name, parameter in sorted(entries.items())
     ]
 

@@ -26,11 +26,15 @@ def collectives(
         str | None,
         typer.Option(help="Judge rows no fit has seen: fit again without some sizes, systems or hosts."),
     ] = None,
+    markdown: Annotated[
+        str | None,
+        typer.Option(help="Write the errors on rows no fit has seen, of all three kinds, to this page."),
+    ] = None,
     out: Annotated[str | None, typer.Option(help="Write every prediction to this CSV file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """Predict measured collectives and print the errors by system, collective and size band."""
-    import pandas as pd
+    from pathlib import Path
 
     from sim.catalog import default_catalog
     from sim.validate.collectives.board import Board, predictions
@@ -41,15 +45,20 @@ def collectives(
         fitted = default_catalog().calibration(("default", "collectives", *(calibration or ())))
         table = predictions(rows, fitted)
     else:
-        from sim.calibrate.hold_out import HOLD_OUTS
+        from sim.calibrate.hold_out import HOLD_OUTS, held_out_predictions
 
         if hold_out not in HOLD_OUTS:
             raise InputError("--hold-out", f"be one of {', '.join(HOLD_OUTS)}", hold_out)
-        parts = HOLD_OUTS[hold_out](rows)
-        if not parts:
+        table = held_out_predictions(hold_out, rows)
+        if not len(table):
             raise InputError("--hold-out", "find something to leave out in these rows", hold_out)
-        tables = [predictions(part.rows, part.calibration).assign(left_out=part.name) for part in parts]
-        table = pd.concat(tables, ignore_index=True)
+    if markdown:
+        from sim.calibrate.hold_out import HOLD_OUTS, held_out_predictions
+        from sim.validate.collectives.markdown import page
+
+        tables = {name: held_out_predictions(name, rows) for name in HOLD_OUTS}
+        text = page({name: part for name, part in tables.items() if len(part)})
+        Path(markdown).write_text(text, encoding="utf-8")
     board = Board.of(table)
     if out:
         table.to_csv(out, index=False, float_format="%.6g")

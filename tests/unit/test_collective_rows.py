@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -119,3 +120,53 @@ def test_bands_and_missing_times() -> None:
 def test_missing_columns_are_an_input_error() -> None:
     with pytest.raises(InputError, match="message_bytes"):
         read_rows(pd.DataFrame([{"system": "x"}]))
+
+
+@pytest.mark.parametrize(
+    ("hardware", "network", "shape"),
+    [
+        ("H100 SXM", "8x NDR InfiniBand", (8, 400, "verbs")),
+        ("NVIDIA H100 80GB HBM3", "ConnectX-7 NDR400", (8, 400, "verbs")),
+        ("H100", "8 x 400 Gb/s", (8, 400, "verbs")),
+        ("p5.48xlarge", "EFA", (8, 400, "efa")),
+        ("p4d.24xlarge", "AWS EFA", (4, 100, "efa")),
+        ("a3-megagpu-8g", "TCPXO", (8, 200, "tcpxo")),
+        ("ND96amsr_A100_v4", "InfiniBand HDR", (8, 200, "verbs")),
+        ("MI250X", "Slingshot-11", (4, 200, "slingshot")),
+        ("V100-SXM2-32GB", "EDR", (4, 100, "verbs")),
+        ("RTX 6000 Ada", "25GbE", (1, 25, "tcp")),
+    ],
+)
+def test_words_for_machines_and_ports(hardware: str, network: str, shape: tuple[int, int, str]) -> None:
+    found = row(hardware=hardware, gpus=16, nodes=2, intra_link="", inter_network=network)
+    assert found.case is not None, found.message
+    nics = found.case.cluster.host_types[0].nics
+    assert (len(nics), round(nics[0].bandwidth * 8e-9), found.case.setting.transport) == shape
+
+
+def test_machines_beyond_knowledge_are_left_out_with_a_reason() -> None:
+    for hardware in ("Trainium2", "TPU v4", "Gaudi2", "", "a machine"):
+        assert "device not known" in row(hardware=hardware).message
+    assert "more GPUs" in row(gpus=10**7, nodes=10**6).message
+    assert "more GPUs" in row(collective="alltoall", gpus=8192, nodes=1024).message
+
+
+def test_cells_with_units_and_missing_columns() -> None:
+    """Only the collective and the size must be there; times also come from bandwidths."""
+    (found,) = read_rows(pd.DataFrame([{"collective": "allreduce", "message_bytes": "16MiB"}]))
+    assert found.size_bytes == 16 << 20
+    assert found.case is None
+    assert found.system == "unnamed"
+    assert row(message_bytes="1MiB", time_us="1.5ms").time_s == pytest.approx(1.5e-3)
+    assert row(time_us=None, algbw_GBs=10.0).time_s == pytest.approx(row().size_bytes / 10e9)
+    rate = row(time_us=None, busbw_GBs=10.0, gpus=8, nodes=1)
+    assert rate.time_s == pytest.approx(2 * 7 / 8 * rate.size_bytes / 10e9)
+    assert np.isnan(row(time_us="soon").time_s)
+    assert np.isnan(row(time_us=-1).time_s)
+
+
+def test_hosts_follow_from_the_usual_machine_where_a_network_is_named() -> None:
+    found = row(gpus=32, nodes=None, inter_network="RoCE")
+    assert found.case is not None
+    assert found.case.cluster.size == 4
+    assert "assumed 4 hosts" in found.message

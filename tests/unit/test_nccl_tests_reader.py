@@ -90,3 +90,38 @@ def test_no_rows_is_an_input_error(tmp_path: Path) -> None:
     path.write_text("nothing here\n")
     with pytest.raises(InputError, match=r"nccl-tests"):
         load_rows([path])
+
+
+def test_several_tests_in_one_file(tmp_path: Path) -> None:
+    """Each has its own collective and ranks; what a later one does not repeat comes from the one before."""
+    first = HEADER + " 67108864 16777216 float sum -1 500.0 134.2 201.3 0\n"
+    second = (
+        "# nThread 1 nGpus 1 minBytes 8\nall_gather_perf\n 67108864 2097152 float -1 400.0 167.8 146.8 0\n"
+    )
+    path = tmp_path / "two.log"
+    path.write_text("all_reduce_perf -b 8\n" + first + second)
+    one, two = load_rows([path])
+    assert (one.operation, two.operation) == ("all_reduce", "all_gather")
+    assert one.case is not None
+    assert two.case is not None
+    assert (one.case.num_ranks, two.case.num_ranks) == (4, 8)
+    assert two.case.setting.device == "a100"
+
+
+def test_an_old_all_gather_counts_what_a_rank_sends() -> None:
+    """Bus bandwidth of n - 1 times algorithm bandwidth gives it away; the size becomes the whole result."""
+    log = read_nccl_tests(["all_gather_perf", " 8388608 2097152 float -1 400.0 20.97 146.8 0"])
+    (row,) = log.rows
+    assert row.size_bytes == 8 * 8388608
+    assert log.num_ranks == 8
+
+
+def test_tables_with_other_separators(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "hardware; gpus; nodes; collective; message_bytes; time_us\nH100; 8; 1; all_reduce; 1MiB; 30\n"
+    )
+    (row,) = load_rows([path])
+    assert row.case is not None
+    assert row.time_s == pytest.approx(30e-6)
+    assert row.size_bytes == 1 << 20

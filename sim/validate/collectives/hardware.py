@@ -110,7 +110,10 @@ _DEVICES: tuple[tuple[str, DeviceFacts], ...] = (
     (r"[DH]GX-?2", DeviceFacts("v100-dgx2", _nvlink(2, 150e9), 16, _PCIE[3], 50 * _GIGABIT)),
     (r"DGX-?1|V100", DeviceFacts("v100", _nvlink(2, 150e9, "cube"), 8, _PCIE[3], 50 * _GIGABIT)),
     (r"P100", DeviceFacts("p100", _nvlink(1, 80e9, "cube"), 8, _PCIE[3], 50 * _GIGABIT)),
-    (r"L40|\bL4\b|\bA10G?\b|A40|A30|A6000|4090|3090", DeviceFacts("pcie4", _slot(4), 8, _PCIE[4], 0.0)),
+    (
+        r"L40|\bL20|\bL4\b|6000 ?Ada|\bA10G?\b|A40|A30|A6000|4090|3090",
+        DeviceFacts("pcie4", _slot(4), 8, _PCIE[4], 0.0),
+    ),
     (r"5090|RTX ?PRO ?6000", DeviceFacts("pcie5", _slot(5), 8, _PCIE[5], 0.0)),
     (r"\bT4\b|P40|K80|1080|2080|Titan", DeviceFacts("pcie3", _slot(3), 4, _PCIE[3], 0.0)),
     (r"MI3\d\d", DeviceFacts("mi300x", Interior("mesh", "xgmi3", 448e9), 8, _PCIE[5], 400 * _GIGABIT)),
@@ -130,28 +133,79 @@ _MACHINES: tuple[tuple[str, str, int, float], ...] = (
     (r"ND40rs", "infiniband", 1, 100),
 )  # fmt: skip
 
+# Devices of machine types, for tables that name the machine and not its GPU.
+_DEVICE_OF_MACHINE: tuple[tuple[str, str], ...] = (
+    (r"\bp3dn|\bp3\.|ND40rs|gpu3\.8", "V100"), (r"\bp4de?\b|\ba2-|BM\.GPU4\.8|BM\.GPU\.B4\.8", "A100"),
+    (r"ND96a(sr|msr)|Perlmutter|Leonardo|Polaris|JUWELS|Selene", "A100"), (r"\bp5e|a3-?ultra", "H200"),
+    (r"\bp5\b|\ba3-|ND96is(r|sr)", "H100"), (r"\bp6-?b200|\ba4-|BM\.GPU\.B200", "B200"),
+    (r"\bg4dn", "T4"), (r"\bg5\b", "A10G"), (r"\bg6e\b", "L40S"), (r"\bg6\b", "L4"),
+    (r"\balps\b|Isambard|JUPITER", "GH200"), (r"Frontier|LUMI", "MI250X"), (r"Summit|Sierra", "V100"),
+)  # fmt: skip
+
+# Gb/s of a port by the name of its generation.
+_GENERATIONS: tuple[tuple[str, float], ...] = (
+    (r"\bXDR", 800), (r"NDR\s*-?200", 200), (r"\bNDR|ConnectX-?7|\bCX-?7|BlueField-?3", 400),
+    (r"HDR\s*-?100", 100), (r"\bHDR|ConnectX-?6|\bCX-?6|Slingshot-?\s*11|cassini", 200),
+    (r"\bEDR|ConnectX-?[45]|Slingshot-?\s*10", 100), (r"\bFDR", 56),
+)  # fmt: skip
+
+# NICs and Gb/s of each in the one kind of machine that has this transport and device.
+_USUAL_NETWORK: dict[tuple[str, str], tuple[int, float]] = {
+    ("efa", "a100"): (4, 100), ("efa", "v100"): (1, 100), ("tcpx", "h100"): (4, 200),
+    ("tcpxo", "h100"): (8, 200), ("slingshot", "a100"): (4, 200), ("slingshot", "mi250"): (4, 200),
+    ("slingshot", "gh200"): (4, 200),
+}  # fmt: skip
+
 # Transports in the words of network columns, most specific first.
 _TRANSPORTS: tuple[tuple[str, str], ...] = (
     (r"tcpxo", "tcpxo"), (r"tcpx", "tcpx"), (r"\befa\b|elastic fabric", "efa"), (r"roce", "roce"),
-    (r"slingshot|cassini|cxi", "slingshot"), (r"infiniband|\bib\b|hdr|ndr|edr|connectx", "infiniband"),
-    (r"socket|tcp|ethernet|\bena\b|gbe", "tcp"), (r"nvlink|mnnvl", "nvlink"),
+    (r"slingshot|cassini|cxi", "slingshot"),
+    (r"infiniband|\bib\b|hdr|ndr|edr|xdr|connectx|\bcx-?\d", "infiniband"),
+    (r"socket|tcp|ethernet|\bena\b|gbe|gve", "tcp"), (r"nvlink|mnnvl|nvl72", "nvlink"),
 )  # fmt: skip
 
-_SPEED_EACH = re.compile(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*G(?!B/s)", re.IGNORECASE)
+_SPEED_EACH = re.compile(r"(\d+)\s*[xX×*]\s*(\d+(?:\.\d+)?)\s*[Gg](?!B/s)")
+_COUNT = re.compile(
+    r"(?<![\w-])(\d{1,2})\s*[x×*]?\s*(?:NVIDIA |Mellanox )?"
+    r"(?:ConnectX|CX-?\d|[EHNXF]DR|NICs?\b|HCAs?\b|Slingshot|BlueField)",
+    re.IGNORECASE,
+)
 _SPEED_TOTAL = re.compile(
     r"(\d+(?:\.\d+)?)\s*([GT])(?:b/s|bps|bit/s)(?:\s*(?:per|/)\s*(node|host|gpu|nic))?", re.IGNORECASE
 )
 _BIDIRECTIONAL = re.compile(r"(\d+(?:\.\d+)?)\s*GB/s\s*bidir", re.IGNORECASE)
 
 
-def find_device(hardware: str, intra_link: str) -> DeviceFacts:
-    """Datasheet facts of the device a row names, with the links its row states."""
-    facts = next((facts for pattern, facts in _DEVICES if re.search(pattern, hardware, re.I)), None)
+def find_device(hardware: str, intra_link: str, elsewhere: str = "") -> DeviceFacts:
+    """Datasheet facts of the device a row names, with the links its row states.
+
+    Parameters
+    ----------
+    hardware, intra_link : str
+        Cells of the row.
+    elsewhere : str
+        What else may name the machine: the network, the system.
+
+    Raises
+    ------
+    UnknownHardware
+        If nothing names a device whose links are known.
+    """
+    facts = _device(hardware) or _device(intra_link) or _device(elsewhere)
     if facts is None:
         if "1 gpu per node" not in intra_link.lower():
             raise UnknownHardware(f"device not known: {hardware or 'none given'}")
         facts = DeviceFacts("unknown", _slot(3), 1, _PCIE[3], 0.0)
     return replace(facts, interior=_interior(intra_link, facts.interior))
+
+
+def _device(text: str) -> DeviceFacts | None:
+    """The device a text names, or whose machine it names."""
+    named = next((facts for pattern, facts in _DEVICES if re.search(pattern, text, re.I)), None)
+    if named is not None or not text:
+        return named
+    machine = next((name for pattern, name in _DEVICE_OF_MACHINE if re.search(pattern, text, re.I)), None)
+    return _device(machine) if machine else None
 
 
 def _interior(text: str, usual: Interior) -> Interior:
@@ -174,10 +228,12 @@ def _interior(text: str, usual: Interior) -> Interior:
     return Interior(usual.kind, name, bandwidth)
 
 
-def find_network(text: str, device: DeviceFacts, devices_per_host: int, notes: Assumptions) -> NetworkFacts:
-    """Transport, NICs and their speed of a network column."""
+def find_network(
+    text: str, device: DeviceFacts, devices_per_host: int, notes: Assumptions, hardware: str = ""
+) -> NetworkFacts:
+    """Transport, NICs and their speed of a network column; the hardware column may name the machine."""
     transport = next((name for pattern, name in _TRANSPORTS if re.search(pattern, text, re.I)), "")
-    machine = next((m for m in _MACHINES if re.search(m[0], text, re.I)), None)
+    machine = next((m for m in _MACHINES if re.search(m[0], f"{text} {hardware}", re.I)), None)
     if transport == "nvlink":
         return NetworkFacts("nvlink", 0, 0.0)
     each = _SPEED_EACH.search(text)
@@ -190,6 +246,14 @@ def find_network(text: str, device: DeviceFacts, devices_per_host: int, notes: A
         speed = float(total[1]) * _GIGABIT * (1000 if total[2].upper() == "T" else 1)
         of = (total[3] or "").lower()
         return NetworkFacts(transport or "infiniband", *_divided(speed, of, device.per_host))
+    generation = next((speed for pattern, speed in _GENERATIONS if re.search(pattern, text, re.I)), 0.0)
+    count = _COUNT.search(text)
+    if generation and (count or (transport, device.name) not in _USUAL_NETWORK):
+        usual = round(device.nic * device.per_host / (generation * _GIGABIT))
+        number = int(count[1]) if count else min(max(1, usual), device.per_host)
+        if not count:
+            notes.add(f"assumed {number} x {generation:g} Gb/s")
+        return NetworkFacts(transport or "infiniband", number, generation * _GIGABIT)
     if not transport:
         raise UnknownHardware("network between hosts not stated")
     return _usual_network(transport, device, devices_per_host, notes)
@@ -211,6 +275,10 @@ def _usual_network(
     if transport == "efa" and devices_per_host == 1:
         notes.add("assumed one 50 Gb/s port")
         return NetworkFacts("efa", 1, 50 * _GIGABIT)
+    usual = _USUAL_NETWORK.get((transport, device.name))
+    if usual:
+        notes.add(f"assumed {usual[0]} x {usual[1]:g} Gb/s")
+        return NetworkFacts(transport, usual[0], usual[1] * _GIGABIT)
     if device.nic == 0.0:
         raise UnknownHardware(f"{transport} speed not stated")
     count = device.per_host if device.nic >= 100 * _GIGABIT else device.per_host // 2

@@ -9,7 +9,7 @@ import pandas as pd
 
 from sim.catalog import default_catalog
 from sim.errors import InputError
-from sim.trace.readers.nccl_tests import read_nccl_tests
+from sim.trace.readers.nccl_tests import read_sections
 from sim.validate.collectives.rows import Row, read_rows
 
 
@@ -49,22 +49,26 @@ def load_table(path: Path, given: Mapping[str, str] | None = None) -> pd.DataFra
         raise InputError(
             "FILE", "be text", f"a byte that is not UTF-8 at {error.start}", where=str(path)
         ) from error
-    table = _csv(path) if "message_bytes" in text.partition("\n")[0] else _log(path, text)
+    head = text.partition("\n")[0]
+    table = _csv(path, head) if "message_bytes" in head else _log(path, text)
     for column, value in (given or {}).items():
         table[column] = value
     return table
 
 
-def _csv(path: Path) -> pd.DataFrame:
+def _csv(path: Path, head: str) -> pd.DataFrame:
+    separator = next((mark for mark in ",;\t" if mark in head), ",")
+    text = dict.fromkeys(("id", "library_version"), str)
     try:
-        return pd.read_csv(path, dtype={"id": str, "library_version": str}, encoding="utf-8-sig")
+        table = pd.read_csv(path, sep=separator, dtype=text, encoding="utf-8-sig", skipinitialspace=True)
+        return table.rename(columns=lambda name: str(name).strip())
     except (pd.errors.ParserError, ValueError) as error:
         raise InputError("FILE", "be a CSV table", str(error).strip(), where=str(path)) from error
 
 
 def _log(path: Path, text: str) -> pd.DataFrame:
-    log = read_nccl_tests(text.splitlines())
-    if not log.rows:
+    sections = read_sections(text.splitlines())
+    if not any(log.rows for log in sections):
         raise InputError(
             "FILE", "have the column message_bytes, or be a log of nccl-tests with rows", where=str(path)
         )
@@ -87,5 +91,5 @@ def _log(path: Path, text: str) -> pd.DataFrame:
             "algbw_GBs": row.algorithm_bandwidth,
             "busbw_GBs": row.bus_bandwidth,
         }
-        for number, row in enumerate(log.rows, 1)
+        for number, (log, row) in enumerate(((log, row) for log in sections for row in log.rows), 1)
     )

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from sim.lowering.collective_paths import collective_paths
 from sim.models.library import Path, Problem, parameters_of, variants
+from sim.models.residual import Points, interpolate
 from sim.spec.calibration import Calibration
 from sim.validate.collectives.rows import Case, Row, Setting
 
@@ -17,6 +18,7 @@ FloatArray = npt.NDArray[np.float64]
 
 # Below the first limit latency rules, above the last bandwidth does; errors differ accordingly.
 ERROR_BANDS = (("error_small", 64 * 1024), ("error_medium", 4 << 20), ("error_large", float("inf")))
+NORMAL_80 = 1.2816  # of a normal distribution, 80 % lies within so many standard deviations
 _USUAL_ERROR = 0.35  # half-width of the 80 % interval of log(time) where the calibration says nothing
 
 
@@ -98,15 +100,78 @@ def predict(rows: Sequence[Row], calibration: Calibration) -> Predicted:
         sizes = [rows[number].size_bytes for number in numbers]
         found = variants(problem_of(cases, sizes), setting_parameters(calibration, setting, system))
         best = found.best()
-        width = error_width(calibration, scope_key(setting, system), np.array(sizes))
+        known = Curves.of(calibration, scope_key(setting, system))
+        if known is None:
+            width = error_width(calibration, np.array(sizes))
+        else:
+            shift, width = known.at(cases, sizes)
+            best = best * np.exp(shift)
         time[numbers], low[numbers], high[numbers] = best, best * np.exp(-width), best * np.exp(width)
         for number, variant in zip(numbers, found.chosen(), strict=True):
             chosen[number] = variant
     return Predicted(time, low, high, chosen)
 
 
-def error_width(calibration: Calibration, key: str, sizes: FloatArray) -> FloatArray:
-    """Half-width of the 80 % interval of log(time) for each size, of a scope or of systems never seen."""
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """What a calibration remembers of one system's measured curves: residuals beside the model.
+
+    In the ``library`` section, ``<scope>`` holds ``residual_deviation``, ``residual_noise`` and
+    ``residual_scale`` (standard deviations of log(time); what intervals are stretched by, from sizes left
+    out), ``<scope>/<operation>-<ranks>x<hosts>`` measured over modelled time at ``size_<bytes>``.
+    """
+
+    points: Points
+    residual: FloatArray
+    scatter: FloatArray
+    deviation: float
+    noise: float
+    scale: float
+
+    @classmethod
+    def of(cls, calibration: Calibration, scope: str) -> Curves | None:
+        """The curves of a scope; None if the calibration has never seen it."""
+        table = calibration.library
+        spread = table.get(scope, {})
+        if "residual_deviation" not in spread:
+            return None
+        points, residual, scatter = [], [], []
+        for key, entries in table.items():
+            if not key.startswith(scope + "/"):
+                continue
+            operation, _, shape = key[len(scope) + 1 :].rpartition("-")
+            ranks, hosts = (float(number) for number in shape.split("x"))
+            for name, entry in entries.items():
+                points.append((operation, ranks, hosts, float(name.removeprefix("size_"))))
+                residual.append(np.log(entry.value))
+                scatter.append(np.log(entry.at("high") / entry.at("low")) / 2 / NORMAL_80)
+        deviation, noise, scale = (
+            spread[f"residual_{name}"].value for name in ("deviation", "noise", "scale")
+        )
+        known = Points.of(points)
+        return cls(known, np.array(residual), np.array(scatter), deviation, noise, scale)
+
+    def at(self, cases: Sequence[Case], sizes: Sequence[float]) -> tuple[FloatArray, FloatArray]:
+        """Shift of log(time) and half-width of its 80 % interval."""
+        mean, deviation = self.deviations(cases, sizes)
+        return mean, NORMAL_80 * self.scale * deviation
+
+    def deviations(self, cases: Sequence[Case], sizes: Sequence[float]) -> tuple[FloatArray, FloatArray]:
+        """Shift of log(time) and the standard deviation the kriging predicts."""
+        target = Points.of([(*case.shape, size) for case, size in zip(cases, sizes, strict=True)])
+        return interpolate(
+            self.points,
+            self.residual,
+            target,
+            deviation=self.deviation,
+            noise=self.noise,
+            scatter=self.scatter,
+        )
+
+
+def error_width(calibration: Calibration, sizes: FloatArray) -> FloatArray:
+    """Half-width of the 80 % interval of log(time) for each size on systems never seen."""
+    key = "default"
     widths = [
         calibration.value("library", key, name) if calibration.has("library", key, name) else _USUAL_ERROR
         for name, _ in ERROR_BANDS

@@ -1,7 +1,8 @@
 """A measured collective: a row of a table, the cluster it ran on, and how it is grouped.
 
-Columns are those of ``measurements/collectives.csv``; only ``system``, ``hardware``, ``gpus``, ``nodes``,
-``collective`` and ``message_bytes`` are needed to predict, ``time_us`` to compare.
+Columns are those of ``measurements/collectives.csv``; ``collective`` and ``message_bytes`` must be there,
+``hardware`` and ``gpus`` are needed to predict, ``time_us`` (or ``algbw_GBs`` or ``busbw_GBs``) to compare.
+Cells may carry a unit of their own (``16MiB``, ``1.2ms``).
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import Any
 import pandas as pd
 
 from sim.errors import InputError
+from sim.models.collectives import MAX_DIRECT_RANKS, OPERATIONS, bus_factor
 from sim.spec.cluster import Cluster
 from sim.spec.fabric import Fabric
 from sim.spec.host import Host, HostLink, Nic
+from sim.units import parse_quantity
 from sim.validate.collectives.hardware import (
     Assumptions,
     DeviceFacts,
@@ -38,6 +41,8 @@ OPERATION_OF = {
     "broadcast": "broadcast", "reduce": "reduce", "sendrecv": "send", "send_recv": "send", "send": "send",
     "gather": "gather", "scatter": "scatter", "barrier": "barrier",
 }  # fmt: skip
+_DIRECT = ("all_to_all", "send", "gather", "scatter")
+_MOST_GPUS = 65536
 # InfiniBand and RoCE are one transport to the library: RDMA verbs.
 _TRANSPORT = {"infiniband": "verbs", "roce": "verbs"}
 SIZE_BANDS = (("<64KiB", 64 * 1024), ("64KiB-1MiB", 1 << 20), ("1-64MiB", 64 << 20), (">=64MiB", math.inf))
@@ -84,6 +89,11 @@ class Case:
         """Devices that take part."""
         return self.cluster.num_devices
 
+    @property
+    def shape(self) -> tuple[str, int, int]:
+        """Operation, ranks and hosts."""
+        return self.operation, self.num_ranks, self.cluster.size
+
     @cached_property
     def key(self) -> tuple[str, str, Setting]:
         """Identity; equal keys predict equal times for equal sizes."""
@@ -116,7 +126,7 @@ def read_rows(table: pd.DataFrame) -> list[Row]:
     InputError
         If a needed column is missing.
     """
-    needed = ("system", "hardware", "gpus", "nodes", "collective", "message_bytes")
+    needed = ("collective", "message_bytes")
     missing = [name for name in needed if name not in table.columns]
     if missing:
         raise InputError("measurements", f"have the columns {', '.join(needed)}", f"no {', '.join(missing)}")
@@ -127,13 +137,14 @@ def _row(number: int, record: Mapping[Hashable, Any]) -> Row:
     text = {str(key): _text(value) for key, value in record.items()}
     name = text["collective"].lower()
     operation = OPERATION_OF.get(name, name)
-    size, time = _number(record.get("message_bytes")), _number(record.get("time_us")) * 1e-6
+    size = _number(record.get("message_bytes"), 1.0, "bytes")
+    time = _time(record, operation, size)
     row_id = text.get("id") or f"row{number}"
-    system = text["system"] or "unnamed"
+    system = text.get("system") or "unnamed"
     try:
-        case, message = _case(operation, text, _number(record.get("gpus")), _number(record.get("nodes")))
-        if not size >= 0:
+        if not 0 <= size < math.inf:
             raise UnknownHardware("message size not stated")
+        case, message = _case(operation, text, _number(record.get("gpus")), _number(record.get("nodes")))
     except UnknownHardware as reason:
         return Row(row_id, system, operation, size, time, None, str(reason))
     return Row(row_id, system, operation, size, time, case, message)
@@ -143,24 +154,43 @@ def _text(value: Any) -> str:
     return "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value).strip()
 
 
-def _number(value: Any) -> float:
+def _number(value: Any, scale: float = 1.0, dimension: str = "") -> float:
+    """A cell as an SI value: a bare number times ``scale``, or text with a unit; not a number if neither."""
     try:
-        return float(value)
+        return float(value) * scale
     except (TypeError, ValueError):
+        pass
+    try:
+        return parse_quantity(str(value), dimension) if dimension and _text(value) else math.nan
+    except InputError:
         return math.nan
+
+
+def _time(record: Mapping[Hashable, Any], operation: str, size: float) -> float:
+    """Seconds of a row, from its time or else from its bandwidth (nccl-tests, doc/PERFORMANCE.md)."""
+    time = _number(record.get("time_us"), 1e-6, "seconds")
+    if math.isnan(time):
+        rate = _number(record.get("algbw_GBs")) * 1e9
+        bus, ranks = _number(record.get("busbw_GBs")) * 1e9, _number(record.get("gpus"))
+        if math.isnan(rate) and ranks >= 2 and operation in OPERATIONS:
+            rate = bus / bus_factor(operation, int(ranks)) if operation != "barrier" else math.nan
+        time = size / rate if rate > 0 else math.nan
+    return time if 0 < time < math.inf else math.nan
 
 
 def _case(operation: str, text: Mapping[str, str], gpus: float, nodes: float) -> tuple[Case, str]:
     if operation not in OPERATION_OF.values():
         raise UnknownHardware(f"collective not known: {operation}")
-    if not gpus >= 1 or gpus != int(gpus):
+    if not 1 <= gpus < math.inf or gpus != int(gpus):
         raise UnknownHardware("number of GPUs not stated")
-    hosts = int(nodes) if nodes >= 1 else 1
-    notes = "" if nodes >= 1 else "assumed one host"
+    if gpus > (MAX_DIRECT_RANKS if operation in _DIRECT else _MOST_GPUS):
+        raise UnknownHardware("more GPUs than a collective is laid out over")
+    hardware, intra, inter = (text.get(name, "") for name in ("hardware", "intra_link", "inter_network"))
+    hosts, notes = _hosts(gpus, nodes, hardware, intra, inter)
     if int(gpus) % hosts:
         raise UnknownHardware("GPUs not spread evenly over nodes")
     cluster, transport, device, assumed = _cluster(
-        text["hardware"], text.get("intra_link", ""), text.get("inter_network", ""), int(gpus), hosts
+        hardware, intra, inter, int(gpus), hosts, text.get("system", "")
     )
     library, family = library_of(text.get("library_version", ""), device.name)
     dtype = _dtype(text.get("dtype", ""))
@@ -168,6 +198,17 @@ def _case(operation: str, text: Mapping[str, str], gpus: float, nodes: float) ->
         library, family, dtype, device.name, device.interior.name, _TRANSPORT.get(transport, transport)
     )
     return Case(operation, cluster, setting), "; ".join(part for part in (notes, assumed) if part)
+
+
+def _hosts(gpus: float, nodes: float, hardware: str, intra: str, inter: str) -> tuple[int, str]:
+    """Hosts, and what was assumed about them: as many as the usual machine needs where a network is named."""
+    if 1 <= nodes < math.inf:
+        return int(nodes), ""
+    if not inter:
+        return 1, "assumed one host"
+    per_host = find_device(hardware, intra, inter).per_host
+    hosts = max(1, -(-int(gpus) // per_host))
+    return hosts, "assumed one host" if hosts == 1 else f"assumed {hosts} hosts"
 
 
 def library_of(text: str, device: str = "") -> tuple[str, str]:
@@ -187,13 +228,13 @@ def _dtype(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _cluster(
-    hardware: str, intra_link: str, inter_network: str, gpus: int, hosts: int
+    hardware: str, intra_link: str, inter_network: str, gpus: int, hosts: int, system: str
 ) -> tuple[Cluster, str, DeviceFacts, str]:
     notes = Assumptions()
-    device = find_device(hardware, intra_link)
+    device = find_device(hardware, intra_link, f"{inter_network} {system}")
     per_host, network = gpus // hosts, NetworkFacts("", 0, 0.0)
     if hosts > 1:
-        network = find_network(inter_network, device, per_host, notes)
+        network = find_network(inter_network, device, per_host, notes, hardware)
         if network.transport == "nvlink":  # one NVLink domain over several machines
             per_host, hosts = gpus, 1
     host = build_host(device, per_host, network)
