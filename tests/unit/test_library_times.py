@@ -35,7 +35,7 @@ def predicted(cluster: sim.Cluster, op: str, size: float) -> tuple[float, str, s
 
 
 @pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100"])
-@pytest.mark.parametrize("hosts", [1, 2, 4])
+@pytest.mark.parametrize("hosts", [1, 2, 4, 40])
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "all_to_all"])
 def test_a_bare_collective_takes_what_the_board_predicts(name: str, hosts: int, op: str) -> None:
     """Same algorithm, same protocol, same time, from bytes to gigabytes."""

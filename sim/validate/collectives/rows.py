@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from sim.errors import InputError
-from sim.models.collectives import MAX_DIRECT_RANKS, OPERATIONS, bus_factor
+from sim.models.collectives import OPERATIONS, bus_factor
 from sim.spec.cluster import Cluster
 from sim.spec.fabric import Fabric
 from sim.spec.host import Host, HostLink, Nic
@@ -42,7 +42,7 @@ OPERATION_OF = {
     "gather": "gather", "scatter": "scatter", "barrier": "barrier",
 }  # fmt: skip
 _DIRECT = ("all_to_all", "send", "gather", "scatter")
-_MOST_GPUS = 65536
+_MOST_GPUS, _MOST_DIRECT = 65536, 4096
 # InfiniBand and RoCE are one transport to the library: RDMA verbs.
 _TRANSPORT = {"infiniband": "verbs", "roce": "verbs"}
 SIZE_BANDS = (("<64KiB", 64 * 1024), ("64KiB-1MiB", 1 << 20), ("1-64MiB", 64 << 20), (">=64MiB", math.inf))
@@ -183,7 +183,7 @@ def _case(operation: str, text: Mapping[str, str], gpus: float, nodes: float) ->
         raise UnknownHardware(f"collective not known: {operation}")
     if not 1 <= gpus < math.inf or gpus != int(gpus):
         raise UnknownHardware("number of GPUs not stated")
-    if gpus > (MAX_DIRECT_RANKS if operation in _DIRECT else _MOST_GPUS):
+    if gpus > (_MOST_DIRECT if operation in _DIRECT else _MOST_GPUS):
         raise UnknownHardware("more GPUs than a collective is laid out over")
     hardware, intra, inter = (text.get(name, "") for name in ("hardware", "intra_link", "inter_network"))
     hosts, notes = _hosts(gpus, nodes, hardware, intra, inter)
