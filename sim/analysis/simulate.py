@@ -12,7 +12,7 @@ from sim.analysis.breakdown import Breakdown, breakdown, busy_fractions, task_se
 from sim.analysis.energy import cost
 from sim.analysis.links import bottlenecks, link_table
 from sim.analysis.result import Result
-from sim.analysis.staleness import staleness
+from sim.analysis.staleness import known_staleness, staleness
 from sim.analysis.timeline_from_run import timeline_from_run
 from sim.engine.record import RunRecord
 from sim.errors import InvalidStrategyError
@@ -162,7 +162,8 @@ def fill_run(result: Result, graph: ExecutionGraph, run: RunRecord) -> None:
     result.bottlenecks = bottlenecks(link_table(graph, run, steps))
     result.collectives = list(data) if isinstance(data := graph.metadata.get("collectives"), list) else []
     result.task_seconds = task_seconds_by_cause(timeline, steps)
-    found = staleness(graph, run) if graph.metadata.get("synchronization") in BARRIER_FREE else None
+    barrier_free = graph.metadata.get("synchronization") in BARRIER_FREE
+    found = staleness(graph, run) if barrier_free else known_staleness(graph)
     result.staleness = found.to_dict() if found is not None else None
     fill_rates(result, graph, parts)
 

@@ -229,6 +229,22 @@ def _clock_tasks(graph: ExecutionGraph, pulls: dict[int, list[tuple[int, int]]])
     return result
 
 
+def known_staleness(graph: ExecutionGraph) -> Staleness | None:
+    """Staleness that follows from the order of work: a pipeline without a flush, delayed gradients."""
+    known = graph.metadata.get("update_staleness")
+    if not isinstance(known, dict) or not known:
+        return None
+    samples, steps = graph.metadata.get("samples_per_iteration"), graph.steps_per_iteration
+    return Staleness(
+        mean=sum(age * share for age, share in known.items()),
+        maximum=max(known),
+        histogram=dict(known),
+        mean_ahead=0.0,
+        max_ahead=0,
+        effective_batch_size=samples / steps if isinstance(samples, int | float) else None,
+    )
+
+
 def staleness(graph: ExecutionGraph, run: RunRecord) -> Staleness | None:
     """Staleness of a run; None where the graph has no pulls or no updates.
 

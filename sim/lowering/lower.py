@@ -106,7 +106,7 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
         "update": strategy.update_semantics,
         "local_steps": strategy.local_steps,
         "staleness_bound": strategy.staleness,
-        "update_staleness": None if plan.schedule_facts.flushes else plan.update_staleness,
+        "update_staleness": plan.update_staleness,
         "strategy": strategy.model_dump(mode="json"),
         "micro_batches": plan.micro_batches,
         "micro_batch_size": plan.micro_batch_size,

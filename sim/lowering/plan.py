@@ -179,7 +179,12 @@ class Plan(Traffic):
 
     @cached_property
     def update_staleness(self) -> dict[int, float]:
-        """Updates that a gradient's weights are old by -> share of (stage, micro-batch) pairs."""
+        """Updates that a gradient's weights are old by -> share of (stage, micro-batch) pairs.
+
+        Empty where all weights are new, or where only the run tells.
+        """
+        if self.schedule_facts.flushes:
+            return {self.strategy.delay: 1.0} if self.strategy.delay else {}
         found = [s for order in self.orders for s in staleness(order, self.schedule_facts.update_delay)]
         return {age: found.count(age) / len(found) for age in sorted(set(found))}
 
