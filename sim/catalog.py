@@ -245,8 +245,11 @@ class Catalog:
     def workload(self, name: str, **overrides: Any) -> Workload:
         """Workload by name; overrides are fields of the workload or of its generator.
 
-        Giving one of ``global_batch_size`` and ``batch_per_device`` takes the file's other one away.
+        Giving one of ``global_batch_size`` and ``batch_per_device`` takes the file's other one away. A path
+        to a Hugging Face ``config.json`` is read as well; the batch must then be given.
         """
+        if isinstance(name, str) and name.endswith(".json"):
+            return _build_workload(yamlio.Document(_from_config(name)), overrides)
         return self._measured(
             self._cached(
                 "workload",
@@ -433,6 +436,12 @@ def _whole(value: Any, field: str) -> int:
 
 def _devices_of(host: Host) -> list[str]:
     return [*(name for name, _ in host.devices), *([host.cpu_device] if host.cpu_device else [])]
+
+
+def _from_config(path: str) -> dict[str, Any]:
+    from sim.architecture.huggingface import read_config
+
+    return read_config(path)
 
 
 def _build_workload(document: yamlio.Document, overrides: Mapping[str, Any]) -> Workload:

@@ -6,7 +6,20 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from sim.architecture import cnn, electra, encoder_decoder, moe, transformer, transformer_xl
+from sim.architecture import (
+    cnn,
+    detection,
+    electra,
+    encoder_decoder,
+    hybrid,
+    latent,
+    moe,
+    recommender,
+    recurrent,
+    speech,
+    transformer,
+    transformer_xl,
+)
 from sim.errors import InputError
 from sim.spec.workload import Workload
 
@@ -16,6 +29,14 @@ GENERATORS: dict[str, Callable[..., Workload]] = {
     "encoder-decoder": encoder_decoder.generate,
     "transformer-xl": transformer_xl.generate,
     "electra": electra.generate,
+    "latent": latent.generate,
+    "hybrid": hybrid.generate,
+    "gnmt": recurrent.generate,
+    "jasper": speech.generate,
+    "ncf": recommender.generate_ncf,
+    "dlrm": recommender.generate_dlrm,
+    "ssd300": detection.generate_ssd300,
+    "mask-rcnn": detection.generate_mask_rcnn,
     **{f"cnn:{name}": generator for name, generator in cnn.GENERATORS.items()},
 }
 
@@ -26,7 +47,7 @@ def generate(name: str, params: Mapping[str, Any]) -> Workload:
     Parameters
     ----------
     name : str
-        ``transformer``, ``moe``, ``encoder-decoder``, ``transformer-xl``, ``electra`` or ``cnn:<network>``.
+        A key of ``GENERATORS``: ``transformer``, ``moe``, ``encoder-decoder``, ``cnn:<network>`` ...
     params : mapping
         Fields of the generator and of the workload together.
 

@@ -93,7 +93,7 @@ def vgg(shape: ImageShape, depth: int) -> tuple[Layer, ...]:
     return net.layers()
 
 
-_RESNET = {
+RESNET_STAGES = {
     50: (3, 4, 6, 3),
     101: (3, 4, 23, 3),
     152: (3, 8, 36, 3),
@@ -106,17 +106,18 @@ def resnet(shape: ImageShape, depth: int) -> tuple[Layer, ...]:
     image = net.convolution(Image(3, shape.image_size, shape.image_size), 64, 7, 2, 3)
     image = net.pool(image, 3, 2, 1)
     net.next_block()
-    for stage, repeats in enumerate(_RESNET[depth]):
+    for stage, repeats in enumerate(RESNET_STAGES[depth]):
         for index in range(repeats):
             stride = 2 if stage > 0 and index == 0 else 1
-            image = _bottleneck(net, image, 64 * 2**stage, stride, downsample=index == 0)
+            image = bottleneck(net, image, 64 * 2**stage, stride, downsample=index == 0)
             net.next_block()
     image = net.adaptive_pool(image, 1)
     net.linear(image.elements, shape.num_classes, head=True)
     return net.layers()
 
 
-def _bottleneck(net: Trace, image: Image, width: int, stride: int, *, downsample: bool) -> Image:
+def bottleneck(net: Trace, image: Image, width: int, stride: int, *, downsample: bool) -> Image:
+    """A residual block of ResNet: 1 x 1, 3 x 3 (which has the stride), 1 x 1; the first has a projection."""
     inner = net.convolution(image, width, 1)
     inner = net.convolution(inner, width, 3, stride, 1)
     if not downsample:
@@ -131,7 +132,7 @@ def resnext101(shape: ImageShape, squeeze: bool) -> tuple[Layer, ...]:
     image = net.convolution(Image(3, shape.image_size, shape.image_size), 64, 7, 2, 3)
     image = net.pool(image, 3, 2, 1)
     net.next_block()
-    for stage, repeats in enumerate(_RESNET[101]):
+    for stage, repeats in enumerate(RESNET_STAGES[101]):
         width = 128 * 2**stage
         for index in range(repeats):
             stride = 2 if stage > 0 and index == 0 else 1
@@ -278,7 +279,7 @@ def _generator(
 GENERATORS: dict[str, Callable[..., Workload]] = {
     "alexnet": _generator(ImageShape, alexnet),
     **{f"vgg{depth}": _generator(ImageShape, partial(vgg, depth=depth)) for depth in _VGG},
-    **{f"resnet{depth}": _generator(ImageShape, partial(resnet, depth=depth)) for depth in _RESNET},
+    **{f"resnet{depth}": _generator(ImageShape, partial(resnet, depth=depth)) for depth in RESNET_STAGES},
     "resnext101-32x4d": _generator(ImageShape, partial(resnext101, squeeze=False)),
     "se-resnext101-32x4d": _generator(ImageShape, partial(resnext101, squeeze=True)),
     "efficientnet-b0": _generator(EfficientNetShape, partial(efficientnet, width=1.0, depth=1.0)),

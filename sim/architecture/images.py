@@ -65,7 +65,7 @@ class Trace:
         image: Image,
         channels: int,
         kernel: int | Pair,
-        stride: int = 1,
+        stride: int | Pair = 1,
         padding: int | Pair = 0,
         *,
         bias: bool = False,
@@ -73,13 +73,19 @@ class Trace:
         relu: bool = True,
         residual: bool = False,
         groups: int = 1,
+        shared: bool = False,
+        head: bool = False,
     ) -> Image:
-        """Record a convolution with what follows it (batch norm, residual addition, ReLU)."""
+        """Record a convolution with what follows it (batch norm, residual addition, ReLU).
+
+        ``shared``: its weights are those of an earlier one and are not counted again.
+        """
         (kernel_h, kernel_w), (pad_h, pad_w) = _pair(kernel), _pair(padding)
+        stride_h, stride_w = _pair(stride)
         out = Image(
             channels,
-            _output_size(image.height, kernel_h, stride, pad_h),
-            _output_size(image.width, kernel_w, stride, pad_w),
+            _output_size(image.height, kernel_h, stride_h, pad_h),
+            _output_size(image.width, kernel_w, stride_w, pad_w),
         )
         convolution = Convolution(
             in_channels=image.channels,
@@ -87,17 +93,17 @@ class Trace:
             kernel=(kernel_h, kernel_w),
             out_height=out.height,
             out_width=out.width,
-            stride=stride,
+            stride=max(stride_h, stride_w),
             groups=groups,
         )
         weight = image.channels * channels * kernel_h * kernel_w // groups
-        tensors = (float(weight),) + (float(channels),) * (bias + 2 * norm)
+        tensors = () if shared else (float(weight),) + (float(channels),) * (bias + 2 * norm)
         # Kept for backward: the convolution's output (input of the norm) and the ReLU's output (input of the
         # next layer, written in place over the norm's output); the network's input once.
         copies = (1 if norm else 0) + (1 if relu or not norm else 0)
         stored = copies * out.elements + (0 if self._records else image.elements)
         self._add(
-            "conv",
+            "head" if head else "conv",
             (convolution, *self._elementwise(out.elements, norm, relu, residual)),
             tensors,
             image,
@@ -187,19 +193,25 @@ class Trace:
         dropout: bool = False,
         head: bool = False,
         side_branch_of: Image | None = None,
+        rows: int = 1,
     ) -> int:
-        """Record a fully connected layer with bias; returns ``outputs``."""
-        ops: list[Op] = [Gemm(rows=1, n=outputs, k=features)]
+        """Record a fully connected layer with bias on ``rows`` vectors of a sample; returns ``outputs``."""
+        ops: list[Op] = [Gemm(rows=rows, n=outputs, k=features)]
         passes = 2 * relu + 2 * dropout
         if passes:
-            ops.append(MemoryBound(elements=float(passes * outputs)))
+            ops.append(MemoryBound(elements=float(passes * outputs * rows)))
         tensors = (float(features * outputs), float(outputs))
-        source = Image(features, 1, 1)
+        source = Image(features, rows, 1)
         # The chain continues with what the side branch was taken from.
-        out = side_branch_of or Image(outputs, 1, 1)
-        stored = (1 + dropout) * outputs
+        out = side_branch_of or Image(outputs, rows, 1)
+        stored = (1 + dropout) * outputs * rows
         self._add("head" if head else "linear", tuple(ops), tensors, source, out, stored)
         return outputs
+
+    def passes(self, kind: str, elements: float) -> None:
+        """Record element-wise work that moves so many elements, without parameters."""
+        here = Image(1, 1, max(1, int(elements)))
+        self._add(kind, (MemoryBound(elements=elements),), (), here, here, 0.0)
 
     def _add(
         self,

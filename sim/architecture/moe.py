@@ -24,12 +24,22 @@ class MoeShape(TransformerShape):
 
     num_experts: int = Field(ge=2)
     top_k: int = Field(2, ge=1, description="experts a token visits")
+    shared_experts: int = Field(0, ge=0, description="experts that every token visits, on every rank")
+    shared_ffn_hidden: int | None = Field(
+        None, ge=1, description="width of one shared expert; that of a routed one if absent"
+    )
+    router_bias: bool = Field(False, description="a bias per expert that balances the load (DeepSeek-V3)")
 
     @model_validator(mode="after")
     def _check_experts(self) -> MoeShape:
         if self.top_k > self.num_experts:
             refuse(f"be at most num_experts ({self.num_experts})", self.top_k, field="top_k")
         return self
+
+    @property
+    def shared_width(self) -> int:
+        """Width of all shared experts together, which are one product."""
+        return self.shared_experts * (self.shared_ffn_hidden or self.ffn)
 
 
 class MoeParts(Parts):
@@ -57,24 +67,46 @@ class MoeParts(Parts):
             ),
             Gemm(rows=routed, n=shape.hidden, k=shape.ffn, split="row", expert=True),
             MemoryBound(elements=moved + self.activation, backward_elements=2 * moved + self.activation),
+            *self._shared_ops(),
             self.residual_op,
+        )
+
+    def _shared_ops(self) -> tuple[Op, ...]:
+        """The shared experts' products, their activation, and the addition of what they give."""
+        shape, tokens = self.shape, self.shape.sequence_length
+        if not shape.shared_experts:
+            return ()
+        gated = shape.activation == "swiglu"
+        inner = float(tokens * shape.shared_width)
+        return (
+            Gemm(rows=tokens, n=shape.shared_width * (2 if gated else 1), k=shape.hidden, split="column"),
+            MemoryBound(
+                elements=(3 if gated else 2) * inner,
+                backward_elements=(5 if gated else 3) * inner,
+                split="tensor",
+            ),
+            Gemm(rows=tokens, n=shape.hidden, k=shape.shared_width, split="row"),
+            MemoryBound(elements=3 * self.activation, backward_elements=self.activation),
         )
 
     def expert_layer(self, block: int) -> Layer:
         """Feed-forward half of block ``block``."""
         shape, tokens = self.shape, self.shape.sequence_length
-        up = float(shape.ffn * (2 if shape.activation == "swiglu" else 1))
-        router = float(shape.hidden * shape.num_experts)
+        factor = 2 if shape.activation == "swiglu" else 1
+        up, shared_up = float(shape.ffn * factor), float(shape.shared_width * factor)
+        router = (float(shape.hidden * shape.num_experts), *((float(shape.num_experts),) * shape.router_bias))
+        shared = (shape.hidden * shared_up, float(shape.shared_width * shape.hidden)) if shared_up else ()
         expert = (shape.hidden * up, float(shape.ffn * shape.hidden))
-        tensors = (*shape.norm_tensors, router, *(expert * shape.num_experts))
+        tensors = (*shape.norm_tensors, *router, *shared, *(expert * shape.num_experts))
         whole = (2 + (MASK if shape.dropout else 0) + 2 * shape.top_k) * self.activation
-        split = tokens * shape.top_k * (up + shape.ffn)
+        split = tokens * (shape.top_k * (up + shape.ffn) + shared_up + shape.shared_width)
         return Layer(
             name=f"block{block}.moe",
             kind="moe",
             block=block,
             ops=self.expert_ops,
-            parameters=sum(shape.norm_tensors) + router,
+            parameters=sum((*shape.norm_tensors, *router, *shared)),
+            tensor_parameters=sum(shared),
             expert_parameters=sum(expert) * shape.num_experts,
             tensors=tensors,
             input_elements=self.activation,

@@ -48,6 +48,20 @@ PARAMETERS = [
     ("llama3-8b", 8_030_261_248, HUGGING_FACE + ": meta-llama/Meta-Llama-3-8B"),
     ("llama3-70b", 70_553_706_496, HUGGING_FACE + ": meta-llama/Meta-Llama-3-70B"),
     ("llama3-405b", 405e9, "Llama team 2024, arXiv:2407.21783, table 3"),
+    (
+        "deepseek-v3",
+        671_026_419_200,
+        HUGGING_FACE + ": deepseek-ai/DeepSeek-V3, without its prediction module",
+    ),
+    ("deepseek-v2-lite", 15_706_484_224, HUGGING_FACE + ": deepseek-ai/DeepSeek-V2-Lite"),
+    ("mamba2-2.7b", 2.7e9, "Dao and Gu 2024, arXiv:2405.21060, table 9"),
+    ("nemotron-h-8b", 8.1e9, "NVIDIA 2025, arXiv:2504.03624, section 2"),
+    ("gnmt", 160.7e6, "NVIDIA/DeepLearningExamples, PyTorch/Translation/GNMT"),
+    ("jasper-10x5", 333e6, "Li et al. 2019, arXiv:1904.03288, table 2"),
+    ("ncf", 31.9e6, "138,493 and 26,744 rows of 64 + 128, and the perceptron"),
+    ("dlrm", 540e6, "facebookresearch/dlrm, Criteo Kaggle"),
+    ("ssd300-resnet50", 22.9e6, "NVIDIA/DeepLearningExamples, PyTorch/Detection/SSD"),
+    ("mask-rcnn-resnet50", 44.4e6, TORCHVISION),
     ("mixtral-8x7b", 46_702_792_704, HUGGING_FACE + ": mistralai/Mixtral-8x7B-v0.1"),
 ]
 
