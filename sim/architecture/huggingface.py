@@ -276,12 +276,12 @@ def _hybrid(kind: str, params: Params, config: Config) -> None:
 def _alternating(params: Params, config: Config) -> None:
     """Jamba and Bamba: a mixer and a feed-forward network (or experts) in every layer."""
     count = int(params["num_layers"])
-    period, offset = config.get("attn_layer_period"), config.get("attn_layer_offset", 0)
+    period, offset = int(config.get("attn_layer_period") or 0), config.get("attn_layer_offset", 0)
     listed = config.get("attn_layer_indices")
     experts, every = config.get("num_experts") or 0, config.get("expert_layer_period", 1)
     letters = []
     for index in range(count):
-        attends = index in listed if listed is not None else bool(period) and index % period == offset
+        attends = index in listed if listed is not None else period > 0 and index % period == offset
         routed = experts > 1 and index % every == config.get("expert_layer_offset", 0)
         letters.append(("*" if attends else "M") + ("E" if routed else "-"))
     params |= {"pattern": "".join(letters), "num_layers": 2 * count}
