@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +16,7 @@ from sim.errors import InputError
 from sim.spec.base import Spec, quantity_dimension
 from sim.spec.calibration import Calibration
 from sim.spec.cluster import Cluster
+from sim.spec.convergence import Convergence
 from sim.spec.device import Device
 from sim.spec.host import Host
 from sim.spec.preset import Preset
@@ -323,7 +325,7 @@ class Catalog:
         else:
             fields |= {f"strategy.{key}": value for key, value in file.strategy.items()}
         fields["calibration"] = file.calibration
-        for key in ("seed", "fidelity", "perturbation", "confidence", "fold"):
+        for key in ("seed", "fidelity", "perturbation", "confidence", "convergence", "fold"):
             fields[key] = getattr(file, key)
         return self.build_scenario({**fields, **file.overrides, **overrides})
 
@@ -360,6 +362,8 @@ class Catalog:
         }
         given = whole.pop("calibration", ())
         built["calibration"] = given if isinstance(given, Calibration) else self.calibration(given)
+        if isinstance(whole.get("convergence"), str | Path):
+            whole["convergence"] = load_convergence(whole["convergence"])
         other = {
             f"{root}.{name}": value for root, changes in parts.items() for name, value in changes.items()
         }
@@ -388,6 +392,32 @@ class Catalog:
                 Strategy, yamlio.Document({}), field_prefix="strategy", overrides={**(given or {}), **changes}
             )
         return self._part(self.strategy, given, changes)
+
+
+def load_convergence(path: str | Path) -> Convergence:
+    """A convergence curve from YAML, or from CSV with columns ``quantity, at, value``.
+
+    A CSV row states ``samples_per_epoch`` (``at`` is empty), ``epochs`` at a batch, or a factor at a
+    ``staleness``, number of ``local_steps`` or name of a ``compression``.
+    """
+    source = Path(path)
+    if source.suffix.lower() != ".csv":
+        return yamlio.validate(Convergence, yamlio.load(source), field_prefix="convergence")
+    data: dict[str, Any] = {}
+    try:
+        with source.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError("convergence", "be a readable file", str(path), hint=str(error)) from None
+    for number, row in enumerate(rows, 2):
+        quantity, at, value = ((row.get(name) or "").strip() for name in ("quantity", "at", "value"))
+        if not quantity or not value:
+            raise InputError("convergence", "have quantity, at and value", where=f"{path}:{number}")
+        if at:
+            data.setdefault(quantity, {})[at] = value
+        else:
+            data[quantity] = value
+    return yamlio.validate(Convergence, yamlio.Document(data, str(source)), field_prefix="convergence")
 
 
 def apply_overrides(spec: SpecT, changes: Mapping[str, Any]) -> SpecT:

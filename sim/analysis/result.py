@@ -46,6 +46,12 @@ class Result:
         Model FLOPs without recomputation over the peak of the compute dtype, 0 .. 1.
     parts : dict of str to float
         The breakdown of a step in seconds, adding up to ``step_time_s``.
+    updates : dict
+        What a step is worth: samples and bytes per update, effective batch, dropped gradients, staleness; see
+        :func:`sim.analysis.update_statistics.update_statistics`.
+    convergence : dict
+        ``target``, ``epochs_to_target``, ``time_to_target_s``, ``cost_to_target`` where the scenario has a
+        convergence curve that covers it.
     memory_bytes : dict of str to float
         Bytes per component on the device that needs most.
     memory_by_stage : list of dict
@@ -88,6 +94,8 @@ class Result:
     data_path: dict[str, Any] | None = None
     checkpoint: dict[str, Any] | None = None
     epoch_time_s: float | None = None
+    updates: dict[str, Any] = field(default_factory=dict)
+    convergence: dict[str, Any] = field(default_factory=dict)
     energy_joules_per_step: float | None = None
     energy_joules_per_sample: float | None = None
     price_per_step: float | None = None

@@ -9,11 +9,13 @@ import numpy as np
 
 from sim.analysis.bound import step_bound
 from sim.analysis.breakdown import Breakdown, breakdown, busy_fractions, task_seconds_by_cause, window_steps
+from sim.analysis.convergence import time_to_target
 from sim.analysis.energy import cost
 from sim.analysis.links import bottlenecks, link_table
 from sim.analysis.result import Result
 from sim.analysis.staleness import known_staleness, staleness
 from sim.analysis.timeline_from_run import timeline_from_run
+from sim.analysis.update_statistics import update_statistics
 from sim.engine.record import RunRecord
 from sim.errors import InvalidStrategyError
 from sim.graph.execution import ExecutionGraph
@@ -86,6 +88,23 @@ def play_and_fill(result: Result, graph: ExecutionGraph, scenario: Scenario) -> 
     run = play(graph, fidelity=scenario.fidelity, confidence=scenario.confidence)
     fill_run(result, graph, run)
     result.bound_s = step_bound(graph)
+    if scenario.convergence is not None:
+        fill_target(result, scenario)
+
+
+def fill_target(result: Result, scenario: Scenario) -> None:
+    """Time and cost to the user's target, or a warning that says what the curve does not cover."""
+    assert scenario.convergence is not None
+    found, missing = time_to_target(
+        scenario.convergence,
+        result.updates,
+        samples_per_s=result.samples_per_s,
+        price_per_sample=result.price_per_sample,
+        compression=scenario.strategy.compression,
+    )
+    result.convergence = found
+    if missing:
+        result.warnings.append(f"convergence: no time to target, as {missing}.")
 
 
 def _identity(scenario: Scenario) -> dict[str, Any]:
@@ -165,6 +184,7 @@ def fill_run(result: Result, graph: ExecutionGraph, run: RunRecord) -> None:
     barrier_free = graph.metadata.get("synchronization") in BARRIER_FREE
     found = staleness(graph, run) if barrier_free else known_staleness(graph)
     result.staleness = found.to_dict() if found is not None else None
+    result.updates = update_statistics(graph, run, found)
     fill_rates(result, graph, parts)
 
 

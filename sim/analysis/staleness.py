@@ -32,6 +32,8 @@ class Staleness:
         The largest.
     histogram : dict of int to float
         Staleness -> share of updates.
+    p95 : int
+        Staleness that 95 % of the updates do not exceed.
     mean_ahead, max_ahead : float, int
         Clocks a worker is ahead of the slowest completed clock when it starts a step.
     effective_batch_size : float or None
@@ -41,6 +43,7 @@ class Staleness:
     mean: float
     maximum: int
     histogram: dict[int, float]
+    p95: int
     mean_ahead: float
     max_ahead: int
     effective_batch_size: float | None
@@ -50,6 +53,7 @@ class Staleness:
         return {
             "mean": self.mean,
             "max": self.maximum,
+            "p95": self.p95,
             "histogram": {str(key): share for key, share in sorted(self.histogram.items())},
             "mean_ahead": self.mean_ahead,
             "max_ahead": self.max_ahead,
@@ -269,6 +273,7 @@ def staleness(graph: ExecutionGraph, run: RunRecord) -> Staleness | None:
         mean=float(np.average(stale, weights=weight)),
         maximum=int(values.max()),
         histogram=histogram,
+        p95=int(np.searchsorted(np.cumsum(shares), 0.95 - 1e-9)),
         mean_ahead=float(np.average(ahead, weights=ahead_weight)) if len(ahead) else 0.0,
         max_ahead=int(ahead.max()) if len(ahead) else 0,
         effective_batch_size=_samples_per_update(graph, pulls),

@@ -59,8 +59,32 @@ def _headline(result: Result) -> list[tuple[str, str]]:
     if result.energy_joules_per_step is not None:
         rows.append(("energy", f"{number(result.energy_joules_per_step)} J per step"))
     if result.staleness is not None:
-        stale = f"mean {number(result.staleness['mean'], 3)}, at most {result.staleness['max']} updates"
+        stale = (
+            f"mean {number(result.staleness['mean'], 3)}, 95 % within {result.staleness['p95']}, "
+            f"at most {result.staleness['max']} updates"
+        )
         rows.append(("staleness", stale))
+    rows += _updates(result)
+    return rows
+
+
+def _updates(result: Result) -> list[tuple[str, str]]:
+    """What an update is worth, where it is not simply the step; the way to the target."""
+    rows, found = [], result.updates
+    if found and found["bytes_per_update_per_worker"]:
+        samples = f"{number(found['samples_per_update'])} samples"
+        if found["local_steps"] > 1:
+            samples += f" in {found['local_steps']} steps"
+        text = f"{samples}, {size(found['bytes_per_update_per_worker'])} per worker"
+        if found["dropped_gradient_share"]:
+            text += f", {percent(found['dropped_gradient_share'])} of gradients dropped"
+        rows.append(("update", text))
+    target = result.convergence
+    if target:
+        price = target["cost_to_target"]
+        cost = "" if price is None else f", ${number(price)}"
+        text = f"{number(target['epochs_to_target'])} epochs, {seconds(target['time_to_target_s'])}{cost}"
+        rows.append((f"to {target['target']}", text))
     return rows
 
 

@@ -33,6 +33,9 @@ def command(
     calibration: Annotated[
         list[str] | None, typer.Option(help="Calibration name or file; may repeat, later ones win.")
     ] = None,
+    convergence: Annotated[
+        str, typer.Option(help="Epochs to a target, YAML or CSV: adds time and cost to it.")
+    ] = "",
     trace: Annotated[str, typer.Option(help="Write a Perfetto trace, e.g. run.json.gz.")] = "",
     catalog: Annotated[
         list[str] | None, typer.Option(help="Folder of your own catalogue; may repeat.")
@@ -46,6 +49,8 @@ def command(
     from sim.analysis.simulate import simulate
 
     fields = given_fields(strategy, set_, num_hosts, seed, fidelity, jitter, slow_rank, calibration)
+    if convergence:
+        fields["convergence"] = convergence
     scenario = build(workload, cluster, fields, existing_folders(catalog or ()))
     result = simulate(scenario)
     if result.ok and interval:

@@ -115,7 +115,7 @@ class Player:
 
     def _durations(self, iteration: int) -> list[float]:
         plan = self.plan
-        if plan.graph.jitter <= 0:
+        if not plan.graph.has_random_compute:
             return plan.duration
         drawn = plan.jitter_factors(iteration).tolist()
         self.drawn += drawn
@@ -284,7 +284,7 @@ class Player:
                 self.network.join(i)
             return
         seconds = plan.seconds[node]
-        if kind == TaskKind.COMPUTE and plan.graph.jitter > 0:
+        if kind == TaskKind.COMPUTE and plan.graph.has_random_compute:
             seconds *= self.drawn[i // plan.stride * plan.num_tasks + node]
         if seconds > 0:
             Completion(self.env, self._finish, i, seconds)

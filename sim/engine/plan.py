@@ -13,10 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
+from sim.engine.perturbation import jitter_factors
 from sim.errors import InputError
 from sim.graph.contract import Contraction, contract
 from sim.graph.execution import BoolArray, Discipline, ExecutionGraph, FloatArray, IntArray, TaskKind
-from sim.rng import uniform_hash
 
 # Values of `Plan.duration` for tasks that cannot simply be scheduled.
 INSTANT = -1.0  # takes no time, but has to pass its gate (counters, skip) first
@@ -358,7 +358,7 @@ class Plan:
 
     def phases(self, node: int, iteration: int) -> Phases:
         """What an activity does, with the jitter of an iteration."""
-        if self.original.jitter > 0:
+        if self.original.has_random_compute:
             if self._member_factors[0] != iteration:
                 self._member_factors = (iteration, jitter_factors(self.original, iteration).tolist())
             return self._phases_of(node, self._member_factors[1])
@@ -524,19 +524,6 @@ class Plan:
             return drawn
         total = np.bincount(self.contraction.node, idle_durations(self.original) * drawn, self.num_tasks)
         return np.divide(total, self.idle, out=np.ones(self.num_tasks), where=self.idle > 0)
-
-
-def jitter_factors(graph: ExecutionGraph, iteration: int) -> FloatArray:
-    """Lognormal factors of mean 1 and the graph's coefficient of variation, by (seed, task, iteration)."""
-    factors = np.ones(graph.num_tasks)
-    if graph.jitter > 0:
-        tasks = np.flatnonzero(graph.kind == TaskKind.COMPUTE)
-        first = uniform_hash(graph.seed, tasks, np.full(len(tasks), 2 * iteration))
-        second = uniform_hash(graph.seed, tasks, np.full(len(tasks), 2 * iteration + 1))
-        normal = np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * np.pi * second)  # Box-Muller
-        variance = np.log1p(graph.jitter**2)
-        factors[tasks] = np.exp(np.sqrt(variance) * normal - variance / 2.0)
-    return factors
 
 
 def _without_duplicates(data: Edges, chained: Edges, num_tasks: int) -> Edges:

@@ -40,7 +40,7 @@ class SteadyState:
     def __init__(self, player: Player, *, confidence: float, min_iterations: int, limit: int) -> None:
         graph = player.plan.graph
         self._player = player
-        self._random = graph.jitter > 0 or graph.link_service == "weighted"
+        self._random = graph.has_random_compute or graph.link_service == "weighted"
         self._confidence, self._min, self._limit = confidence, min_iterations, limit
         self._seen: dict[object, list[tuple[int, float, FloatArray, FloatArray]]] = {}
         self._boundary_tasks: IntArray = np.flatnonzero(player.plan.boundary)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.engine.plan import idle_durations, jitter_factors
+from sim.engine.perturbation import jitter_factors
+from sim.engine.plan import idle_durations
 from sim.graph.contract import Contraction
 from sim.graph.execution import BoolArray, ExecutionGraph, FloatArray, IntArray
 
@@ -53,7 +54,7 @@ def unfold(player: Player) -> Spans:
     if stride != nodes:
         order = order // stride * nodes + order % stride
     factors = np.ones((1, plan.original.num_tasks))
-    if plan.original.jitter > 0:
+    if plan.original.has_random_compute:
         factors = np.array([jitter_factors(plan.original, k) for k in range(opened)])
     if plan.contraction is None:
         return Spans(start, end, dropped, factors, order)

@@ -181,10 +181,16 @@ class ExecutionGraph:
     compute_speed_under_communication: float = 1.0
     communication_speed_under_compute: float = 1.0
     metadata: dict[str, object] = field(default_factory=dict)
+    slow_state: tuple[float, float, float] | None = None  # chance per step to turn slow, to recover; factor
     # Batches of whoever comes first: the ticket of a task is the value its add left in a cumulative counter.
     wait_ticket: IntArray | None = None  # per wait: task whose ticket's batch of `wait_value` must be full
     skip_ticket: IntArray | None = None  # per task: skipped unless that task's ticket ends a batch of
     # `skip_value` (-1: none)
+
+    @property
+    def has_random_compute(self) -> bool:
+        """Whether compute times are drawn anew in every iteration."""
+        return self.jitter > 0 or self.slow_state is not None
 
     @property
     def num_tasks(self) -> int:

@@ -15,6 +15,7 @@ from sim.lowering.step import StepLowering, request_families
 from sim.models.compute import model_flops
 from sim.models.data_path import staging_seconds
 from sim.spec import Scenario
+from sim.spec.strategy import BARRIER_FREE, Strategy
 
 
 def lower(scenario: Scenario) -> ExecutionGraph:
@@ -60,6 +61,7 @@ def lower_plan(plan: Plan) -> ExecutionGraph:
         emitter.link_table(),
         steps_per_iteration=state.steps_per_iteration,
         jitter=scenario.perturbation.jitter,
+        slow_state=_slow_state(scenario),
         seed=scenario.seed,
         link_service=plan.cluster.fabric.link_service,
         compute_speed_under_communication=calibration.value(
@@ -70,6 +72,27 @@ def lower_plan(plan: Plan) -> ExecutionGraph:
         ),
         metadata={**_metadata(plan, state.steps_per_iteration), "collectives": emitter.collectives()},
     )
+
+
+def _slow_state(scenario: Scenario) -> tuple[float, float, float] | None:
+    """Chances to turn slow and to recover, and the factor; None where no rank ever turns slow."""
+    given = scenario.perturbation
+    if given.slow_probability <= 0 or given.slow_factor == 1:
+        return None
+    return given.slow_probability, given.recovery_probability, given.slow_factor
+
+
+def _replicas_per_update(plan: Plan) -> int:
+    """Replicas whose gradients or models become part of one update together."""
+    strategy, replicas = plan.strategy, plan.layout.degrees["dp"]
+    rule = strategy.synchronization
+    if rule == "soft_sync":
+        return strategy.gradients_per_update
+    if rule in ("partial_allreduce", "group_hybrid") or (
+        rule in BARRIER_FREE and strategy.topology == "tree"
+    ):
+        return strategy.group_size or 1
+    return 1 if rule in BARRIER_FREE else replicas
 
 
 def _metadata(plan: Plan, steps: int) -> dict[str, object]:
@@ -102,9 +125,11 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
         "bytes_per_update": workload.num_parameters * plan.gradient_bytes,
         "workers": replicas,
         "synchronization": strategy.synchronization,
-        "gradients_per_update": strategy.gradients_per_update,
+        "gradients_per_update": _gradients_per_update(strategy),
+        "replicas_per_update": _replicas_per_update(plan),
+        "steps_per_exchange": _steps_per_exchange(strategy),
+        "delay": strategy.delay,
         "update": strategy.update_semantics,
-        "local_steps": strategy.local_steps,
         "staleness_bound": strategy.staleness,
         "update_staleness": plan.update_staleness,
         "strategy": strategy.model_dump(mode="json"),
@@ -126,3 +151,16 @@ def _data_path(plan: Plan) -> dict[str, object] | None:
         return None
     staging = staging_seconds(plan.workload, plan.cluster, plan.strategy, plan.used_hosts)
     return {**asdict(path), "bottleneck": path.bottleneck, "staging_s": staging}
+
+
+def _gradients_per_update(strategy: Strategy) -> int:
+    """Tasks of as many workers close one update."""
+    if strategy.synchronization == "partial_allreduce":
+        return strategy.group_size or 1
+    return strategy.gradients_per_update
+
+
+def _steps_per_exchange(strategy: Strategy) -> float:
+    """Training steps per exchange, on the mean over a period of synchronous and local steps."""
+    steps = strategy.synchronous_steps
+    return (steps + strategy.local_steps) / (steps + 1) if steps else float(strategy.local_steps)

@@ -25,6 +25,7 @@ from sim.models.compute import LayerCosts, Measurement, chain_cost
 from sim.models.data_path import Checkpoint, DataPath, checkpoint, data_path
 from sim.models.memory import activation_elements, local_parameters, stage_memory
 from sim.models.schedules import SCHEDULES, Order, Schedule, peak, staleness
+from sim.rng import seed_tree
 from sim.spec import Calibration, Cluster, Device, Layer, Scenario, Strategy, Workload
 from sim.spec.workload import DTYPE_BYTES
 from sim.taxonomy import num_micro_batches, resolve
@@ -308,7 +309,18 @@ class Plan(Traffic):
 
     def slow_factor(self, rank: int) -> float:
         """Compute time of this rank relative to its peers."""
-        return self.scenario.perturbation.slow_ranks.get(rank, 1.0)
+        return float(self.speed_factors[rank])
+
+    @cached_property
+    def speed_factors(self) -> npt.NDArray[np.float64]:
+        """Compute time of every rank relative to its peers: slow ranks, times a speed of its own."""
+        given, count = self.scenario.perturbation, self.layout.num_ranks
+        factors = np.array([given.slow_ranks.get(rank, 1.0) for rank in range(count)])
+        if given.speed_spread > 0:
+            variance = np.log1p(given.speed_spread**2)
+            normal = seed_tree(self.scenario.seed, "speed").standard_normal(count)
+            factors *= np.exp(np.sqrt(variance) * normal - variance / 2.0)
+        return factors
 
     def layer_costs(self, device: Device) -> LayerCosts:
         """Compute times of all layers for one micro-batch on one device."""
@@ -339,8 +351,13 @@ class Plan(Traffic):
 
     def _may_fold(self) -> bool:
         symmetric = self.strategy.synchronization in ("bsp", "local", "delayed")
-        deterministic = self.scenario.perturbation.jitter == 0 and self.cluster.fabric.link_service == "fair"
+        deterministic = not self._random_times and self.cluster.fabric.link_service == "fair"
         return self.scenario.fold and symmetric and deterministic
+
+    @property
+    def _random_times(self) -> bool:
+        given = self.scenario.perturbation
+        return given.jitter > 0 or given.slow_probability > 0
 
     def _endpoint_keys(self) -> IntArray:
         keys = np.full(len(self.router.endpoint_host), -1, np.int64)
@@ -348,9 +365,8 @@ class Plan(Traffic):
         kind = (
             self.layout.coordinates["pp"] * len(self.cluster.device_types) + self.network.device_type[ranks]
         )
-        slow = self.scenario.perturbation.slow_ranks
-        if slow:
-            speeds = np.array([slow.get(int(rank), 1.0) for rank in ranks])
+        speeds = self.speed_factors
+        if (speeds != 1.0).any():
             kind = kind * len(ranks) + np.unique(speeds, return_inverse=True)[1]
         keys[ranks] = kind
         keys[self.server_endpoints] = keys.max() + 1

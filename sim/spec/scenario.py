@@ -10,6 +10,7 @@ from pydantic import Field
 from sim.spec.base import CatalogSpec, Fraction, Spec
 from sim.spec.calibration import Calibration
 from sim.spec.cluster import Cluster
+from sim.spec.convergence import Convergence
 from sim.spec.strategy import Strategy
 from sim.spec.workload import Workload
 
@@ -22,6 +23,17 @@ class Perturbation(Spec):
     jitter: Fraction = Field(
         0,
         description="coefficient of variation of compute times, 0.05 for 5 % (lognormal, mean 1)",
+    )
+    speed_spread: Fraction = Field(
+        0,
+        description="coefficient of variation of the ranks' own speeds (lognormal, drawn once per rank)",
+    )
+    slow_probability: Fraction = Field(
+        0, lt=1, description="chance per step that a rank turns slow (transient straggler)"
+    )
+    recovery_probability: Fraction = Field(1, gt=0, description="chance per step that a slow rank recovers")
+    slow_factor: float = Field(
+        1, ge=1, le=1e6, description="factor on the compute times of a rank in its slow state"
     )
     slow_ranks: dict[int, Annotated[float, Field(gt=0, le=1e6)]] = Field(
         {}, description="rank -> factor by which its compute takes longer"
@@ -41,6 +53,7 @@ class Scenario(Spec):
     confidence: Fraction = Field(
         0.02, gt=0, lt=1, description="relative half-width random runs are played to"
     )
+    convergence: Convergence | None = Field(None, description="epochs to a target, for time and cost to it")
     fold: bool = Field(True, description="play one representative per class of equal ranks")
 
     def key(self) -> str:
@@ -63,4 +76,5 @@ class ScenarioFile(CatalogSpec):
     fidelity: Fidelity = "fluid"
     perturbation: Perturbation = Perturbation()
     confidence: Fraction = Field(0.02, gt=0, lt=1)
+    convergence: str | Convergence | None = Field(None, description="file (YAML or CSV), or the curve itself")
     fold: bool = True

@@ -417,6 +417,20 @@ TRAINING: tuple[Dimension, ...] = (
                 "random compute times with a given coefficient of variation",
                 fields=("perturbation.jitter",),
             ),
+            Value(
+                "lognormal speeds",
+                "every rank has a speed of its own with a given coefficient of variation",
+                fields=("perturbation.speed_spread",),
+            ),
+            Value(
+                "markov",
+                "ranks turn slow and recover with given chances per step (transient stragglers)",
+                fields=(
+                    "perturbation.slow_probability",
+                    "perturbation.recovery_probability",
+                    "perturbation.slow_factor",
+                ),
+            ),
             Value("slow ranks", "some ranks are slower by a factor", fields=("perturbation.slow_ranks",)),
         ),
         _SURVEYS,
