@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +41,9 @@ class SteadyState:
         graph = player.plan.graph
         self._player = player
         self._random = graph.has_random_compute or graph.link_service == "weighted"
+        if graph.slow_state is not None:  # rare states have to be seen before a mean says anything
+            seldom = graph.slow_state[0] * max(1, len(graph.devices.name))
+            min_iterations = max(min_iterations, 64, min(1000, ceil(8 / seldom)))
         self._confidence, self._min, self._limit = confidence, min_iterations, limit
         self._seen: dict[object, list[tuple[int, float, FloatArray, FloatArray]]] = {}
         self._boundary_tasks: IntArray = np.flatnonzero(player.plan.boundary)

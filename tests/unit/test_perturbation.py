@@ -34,7 +34,7 @@ def test_speeds_spread_once_per_rank() -> None:
     plain = make_plan(one.model_copy(update={"perturbation": Perturbation(speed_spread=0.3)})).speed_factors
     assert factors[2] == pytest.approx(2 * plain[2])
     assert len(set(factors)) == 8
-    assert simulate(one).step_time_s == pytest.approx(0.03 * factors.max(), rel=1e-6)
+    assert simulate(one).step_time_s == pytest.approx(0.03 * factors.max(), rel=1e-3)
 
 
 def test_a_barrier_waits_for_whoever_is_slow() -> None:
