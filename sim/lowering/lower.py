@@ -152,15 +152,6 @@ def _data_path(plan: Plan) -> dict[str, object] | None:
     return {**asdict(path), "bottleneck": path.bottleneck, "staging_s": staging}
 
 
-def _known_staleness(plan: Plan) -> dict[int, float] | None:
-    """Age of the weights -> share, where the order of work decides it: no flush, or gradients applied late."""
-    delay, flushes = plan.strategy.delay, plan.schedule_facts.flushes
-    if flushes and not delay:
-        return None
-    ages = {0: 1.0} if flushes else plan.update_staleness
-    return {age + delay: share for age, share in ages.items()}
-
-
 def _gradients_per_update(strategy: Strategy) -> int:
     """Tasks of as many workers close one update."""
     if strategy.synchronization == "partial_allreduce":
