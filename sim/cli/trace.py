@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sim.cli.output import MISSING, console, emit_json, escape, grid, note, number, percent, seconds, size
+from sim.errors import InputError
 
 command = typer.Typer(
     help="Read real traces: Kineto, execution traces, Chakra, Nsight, XPlane, timelines, AICB, SimAI, GOAL.",
@@ -53,10 +54,20 @@ def replay_command(
     what_if: Annotated[
         list[str] | None,
         typer.Option(
-            help="Change the job: no-stragglers, no-launch-delays, links=2, device=1.5, rank:3=1.2, "
-            "TYPE=mean or TYPE=FACTOR (TYPE as in the table, or compute, communication, host); may repeat."
+            help="Change the job; may repeat. On the traced graph: no-stragglers, no-launch-delays, links=2, "
+            "device=1.5, rank:3=1.2, TYPE=mean or TYPE=FACTOR (TYPE as in the table, or compute, "
+            "communication, host). With --cluster, on the imported workload: tp=2, dp=64, pp=4, "
+            "bucket_size=50MB, compression=fp16, device=NAME, cluster=NAME or any field of a scenario."
         ),
     ] = None,
+    cluster: Annotated[str, typer.Option(help="Cluster that the traced job ran on, by name or file.")] = "",
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD=VALUE", help="How it ran, e.g. tp=8; default: data parallel."),
+    ] = None,
+    workload: Annotated[
+        str, typer.Option(help="The imported workload, if the trace itself does not hold it.")
+    ] = "",
     slowdowns: Annotated[
         bool | None, typer.Option(help="Cost of stragglers by type of operation; default: for op tables.")
     ] = None,
@@ -64,15 +75,20 @@ def replay_command(
     json: Json = False,
 ) -> int:
     """Play a trace as it happened: the replay error first, then breakdown and critical path; and what if."""
-    from sim.trace.read import read
+    from sim.analysis.trace_what_if import is_scenario_edit
     from sim.trace.replay import replay
-    from sim.trace.to_graph import operations_of
 
-    with progress_bar() as progress:
-        found = read(files, host=True, progress=progress)
-    operations = operations_of(found)
-    table = slowdowns if slowdowns is not None else any(rank.job is not None for rank in found.ranks)
-    result, played = replay(operations, what_if, slowdowns=table)
+    found, operations = _operations(files)
+    table = slowdowns if slowdowns is not None else bool(operations.stages)
+    edits = [edit for edit in what_if or [] if not is_scenario_edit(edit)]
+    result, played = replay(operations, edits, slowdowns=table)
+    others = [edit for edit in what_if or [] if is_scenario_edit(edit)]
+    if others:
+        changed = _scenario_what_if(found, others, cluster, strategy or [], workload)
+        step = (result.what_if["step_s"] if result.what_if else result.replayed_step_s) * changed.ratio
+        speedup = result.replayed_step_s / step if step else None
+        known = {"edits": [*edits, *others], "step_s": step, "speedup": speedup}
+        result.what_if = {**known, "scenario": changed.to_json()}
     parts, path = _explain(played)
     if trace:
         from pathlib import Path
@@ -85,6 +101,40 @@ def replay_command(
     else:
         _print_replay(result, parts, path)
     return 0
+
+
+def _operations(files: list[str]) -> tuple[Any, Any]:
+    """The trace (None for a saved job) and its operations."""
+    from sim.trace.read import read
+    from sim.trace.saved import SUFFIX, load_operations
+    from sim.trace.to_graph import operations_of
+
+    if any(name.endswith(SUFFIX) for name in files):
+        if len(files) > 1:
+            raise InputError("FILE", f"be one {SUFFIX} file alone, or traces", " ".join(files)[:80])
+        return None, load_operations(files[0])
+    with progress_bar() as progress:
+        found = read(files, host=True, progress=progress)
+    return found, operations_of(found)
+
+
+def _scenario_what_if(found: Any, edits: list[str], cluster: str, strategy: list[str], workload: str) -> Any:
+    from sim.analysis.trace_what_if import scenario_what_if
+    from sim.catalog import default_catalog
+    from sim.cli.output import assignments
+    from sim.trace.to_workload import to_workload
+
+    if not cluster:
+        hint = "It says what the traced job ran on; the edits change it."
+        raise InputError("--cluster", "be given with this --what-if", edits[0], hint=hint)
+    if found is None and not workload:
+        hint = "A saved job holds no layers: give the workload that was imported with it."
+        raise InputError("--workload", "be given with this --what-if", edits[0], hint=hint)
+    described = default_catalog().workload(workload) if workload else to_workload(found, name="traced")
+    sizes = [rank.world_size or 0 for rank in found.ranks] if found is not None else []
+    world = max([*sizes, len(found.ranks) if found is not None else 1])
+    given = assignments(strategy, "--strategy") if strategy else None
+    return scenario_what_if(described, cluster, edits, world_size=world, strategy=given)
 
 
 @command.command("import")
@@ -191,7 +241,8 @@ def _print_replay(result: Any, parts: dict[str, Any], path: list[dict[str, Any]]
     screen = console()
     screen.print(
         f"replay error {percent(result.error, 2)}: step {seconds(result.replayed_step_s)}, "
-        f"measured {seconds(result.measured_step_s)} (worst {percent(result.worst_error, 2)})"
+        f"measured {seconds(result.measured_step_s)} (worst {percent(result.worst_error, 2)}), "
+        f"unmatched kernels {result.unmatched_kernels}"
     )
     if result.what_if:
         step, speedup = seconds(result.what_if["step_s"]), number(result.what_if["speedup"])

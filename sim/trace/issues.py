@@ -61,6 +61,7 @@ MEANING: dict[str, str] = {
     "device_not_in_catalogue": "the catalogue lacks the traced device; measured times are used on any device",
     "shapes_unknown": "operators without shapes; layers have times and gradients, no activation sizes",
     "gradients_unknown": "no gradient exchange to take parameters from; layers have none",
+    "kernel_without_launch": "kernels whose launch is not in the trace; they follow what ran before them",
     "group_size_unknown": "collectives whose group size is not stated",
 }
 

@@ -179,22 +179,38 @@ def typical(operations: Operations) -> dict[str, float]:
     }
 
 
-def clock_offsets(ends: list[FloatArray]) -> FloatArray:
+def clock_offsets(ends: list[FloatArray], trust: FloatArray | None = None) -> FloatArray:
     """How far each rank's clock is ahead of the first one's, seconds.
 
     Parameters
     ----------
     ends : list of ndarray, each of shape (n,)
         Ends of the same collectives on each rank's own clock; NaN where a rank lacks one.
+    trust : ndarray, shape (n,), optional
+        Weight of each collective when it is decided over which ranks a clock is compared.
 
     Returns
     -------
     ndarray, shape (ranks,)
-        Median difference of the ends: a collective ends everywhere at once, however unequal the arrivals.
+        Median difference of the ends, along the pairs of ranks that share most: a collective ends everywhere
+        at once, however unequal the arrivals. 0 for ranks that share nothing with any other.
     """
-    offsets = np.zeros(len(ends))
-    for rank in range(1, len(ends)):
-        difference = ends[rank] - ends[0]
-        known = difference[np.isfinite(difference)]
-        offsets[rank] = float(np.median(known)) if len(known) else 0.0
+    table = np.array(ends, np.float64).reshape(len(ends), -1)
+    weight = np.ones(table.shape[1]) if trust is None else trust
+    known = np.isfinite(table)
+    shared = (known * weight) @ known.T.astype(np.float64)
+    offsets, seen = np.zeros(len(ends)), np.zeros(len(ends), bool)
+    for root in range(len(ends)):
+        if seen[root]:
+            continue
+        seen[root] = True
+        while True:  # the maximum spanning tree, from the root outwards
+            open_pairs = np.where(seen[:, None] & ~seen[None, :], shared, 0.0)
+            near, far = np.unravel_index(int(np.argmax(open_pairs)), shared.shape)
+            if open_pairs[near, far] <= 0:
+                break
+            both = known[near] & known[far]
+            heavy = both & (weight >= weight[both].max())
+            offsets[far] = offsets[near] + float(np.median(table[far, heavy] - table[near, heavy]))
+            seen[far] = True
     return offsets

@@ -16,6 +16,9 @@ from sim.trace.model import FloatArray
 from sim.trace.operations import DELAY, DEVICE, HOST, LAUNCH_DELAY, TRANSFER, Operations, typical
 from sim.trace.to_graph import Imported, to_graph
 
+#: Findings about device spans whose launch, or whose peers, the trace does not hold.
+UNMATCHED = ("kernel_without_launch", "collective_of_absent_ranks", "collective_not_simultaneous")
+
 
 @dataclass(frozen=True)
 class Played:
@@ -39,6 +42,7 @@ class Replay:
     replayed_step_s: float
     worst_error: float
     joined_collectives: int
+    unmatched_kernels: int = 0
     what_if: dict[str, Any] | None = None
     undelayed_step_s: float | None = None
     ideal_step_s: float | None = None
@@ -58,6 +62,7 @@ class Replay:
             "replayed_step_s": self.replayed_step_s,
             "worst_error": self.worst_error,
             "joined_collectives": self.joined_collectives,
+            "unmatched_kernels": self.unmatched_kernels,
             "ranks": self.ranks,
             "steps": self.steps,
             "kinds": self.kinds,
@@ -116,6 +121,7 @@ def replay(
         replayed,
         max((abs(m["error"]) for m in ranks or steps), default=0.0),
         len(operations.members()),
+        sum(operations.issues.counts[name] for name in UNMATCHED),
         warnings=operations.issues.to_json(),
     )
     shown = played
@@ -276,12 +282,17 @@ def _selected(operations: Operations, name: str) -> list[int]:
     return rows
 
 
-def _factor(edit: str, value: str) -> float:
+def edited_factor(value: str) -> float | None:
+    """The number of an edit ``NAME=NUMBER``; None if it is none."""
     try:
-        factor = float(value)
+        return float(value)
     except ValueError:
-        factor = 0.0
-    if not 0 < factor < 1e9:
+        return None
+
+
+def _factor(edit: str, value: str) -> float:
+    factor = edited_factor(value)
+    if factor is None or not 0 < factor < 1e9:
         raise InputError("--what-if", "be NAME=mean or NAME=FACTOR with a factor > 0", edit)
     return factor
 

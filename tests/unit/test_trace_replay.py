@@ -122,6 +122,64 @@ def test_clock_offset_of_a_rank_is_found_by_the_ends_of_collectives(tmp_path: Pa
     assert clock_offsets([np.array([1.0, 2.0]), np.array([1.5, np.nan])]).tolist() == [0.0, 0.5]
 
 
+def stage_rank(number: int, ahead: int) -> dict[str, Any]:
+    """Two stages of two replicas: messages 0 -> 2 and 1 -> 3, then an all-reduce per stage, three times."""
+    replicas = [2 * (number // 2), 2 * (number // 2) + 1]
+    sends = number < 2
+    message = {
+        "Collective name": "send" if sends else "recv", "In msg nelems": 4096, "Out msg nelems": 4096,
+        "dtype": "Half", "Group size": 2, "Process Group Name": f"pp{number % 2}",
+        "Process Group Ranks": str([number % 2, number % 2 + 2]),
+        ("Dst Rank" if sends else "Src Rank"): 1 if sends else 0,
+    }  # fmt: skip
+    reduce = {
+        "Collective name": "allreduce", "In msg nelems": 1024, "Out msg nelems": 1024, "dtype": "Float",
+        "Group size": 2, "Process Group Name": f"dp{number // 2}", "Process Group Ranks": str(replicas),
+    }  # fmt: skip
+    events: list[Any] = []
+    for i in range(3):
+        t, late = BASE_TS + ahead + 1000 * i, 0 if sends else -40
+        events.append(launch(t + late, correlation=2 * i + 1))
+        events.append(
+            kernel("ncclDevKernel_SendRecv", t + 10 + late, 100 - late, stream=20, correlation=2 * i + 1,
+                   **message)
+        )  # fmt: skip
+        early = 7 * (number % 2)
+        events.append(launch(t + 205, correlation=2 * i + 2))
+        events.append(
+            kernel("ncclDevKernel_AllReduce", t + 210 - early, 50 + early, stream=21,
+                   correlation=2 * i + 2, **reduce)
+        )  # fmt: skip
+    return kineto(events, rank=number, world=4)
+
+
+def test_messages_join_ranks_and_bridge_their_clocks(tmp_path: Path) -> None:
+    ahead = [0, 40_000, -7_000, 123_456]
+    ops = kineto_ranks(tmp_path, *(stage_rank(number, ahead[number]) for number in range(4)))
+    members = list(ops.members().values())
+    assert sorted(len(same) for same in members) == [2] * 12
+    assert not ops.issues.counts["collective_not_simultaneous"]
+    for same in members:
+        cost = {round(ops.work[o] * 1e6, 3) for o in same}
+        assert cost == ({100.0} if ops.type[same[0]] in ("send", "recv") else {50.0})
+    result, _ = replay(ops)
+    assert result.worst_error < 1e-6
+
+
+def test_clocks_are_compared_along_the_pairs_that_share_most() -> None:
+    truth = np.array([0.0, 3.0, -2.0, 5.5])
+    events = np.arange(6.0)
+    ends = [events + offset for offset in truth]
+    ends[3] = np.where([0, 0, 0, 0, 1, 1], ends[3], np.nan)
+    ends[0] = np.where([1, 1, 1, 0, 0, 0], ends[0], np.nan)  # 0 and 3 share nothing
+    assert clock_offsets(ends) == pytest.approx(truth)
+    alone = [events, np.full(6, np.nan)]
+    assert clock_offsets(alone).tolist() == [0.0, 0.0]
+    # One message that ended late does not count beside collectives.
+    wrong = [events, np.append(events[:5] + 1, 99.0)]
+    assert clock_offsets(wrong, np.array([1, 1, 1, 1, 1, 1e-6])) == pytest.approx([0.0, 1.0])
+
+
 def test_a_host_that_waits_for_the_device_waits_less_for_a_faster_one(tmp_path: Path) -> None:
     t = BASE_TS
     sync = {**launch(t + 20, correlation=0, dur=100), "name": "cudaStreamSynchronize"}
