@@ -300,7 +300,9 @@ def load_result(path: str | Path) -> Result:
         data = json.loads(source.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError("result", "be a readable file", str(path), hint=str(error.strerror or "")) from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except UnicodeDecodeError:
+        raise InputError("result", "be JSON", "binary data", where=str(path)) from None
+    except json.JSONDecodeError as error:
         raise InputError("result", "be JSON", str(error), where=str(path)) from None
     if not isinstance(data, dict):
         raise InputError("result", "be a JSON object", type(data).__name__, where=str(path))

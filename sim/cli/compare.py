@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def command(
-    first: Annotated[str, typer.Argument(help="Result (JSON of `run --json`) or scenario file (YAML).")],
-    second: Annotated[str, typer.Argument(help="Result or scenario file to compare it with.")],
+    first: Annotated[str, typer.Argument(help="Result (JSON of `run --json`), scenario (YAML) or trace.")],
+    second: Annotated[str, typer.Argument(help="Result, scenario or trace to compare it with.")],
     catalog: Annotated[
         list[str] | None, typer.Option(help="Folder of your own catalogue; may repeat.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Compare two results or scenarios; the parts of the difference add up to it."""
+    """Compare two results, scenarios or traces; the parts of the difference add up to it."""
     from sim.analysis.compare import compare
 
     folders = existing_folders(catalog or ())
@@ -61,14 +61,28 @@ def _signed(value: float) -> str:
     return f"{'+' if value > 0 else ''}{seconds(value)}"
 
 
+def _is_trace(path: str) -> bool:
+    """Whether a file is a measured trace: everything but the JSON of a result."""
+    from pathlib import Path
+
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(1 << 16)
+    except OSError:
+        return False
+    text = head.lstrip()
+    return text[:1] == b"[" or b'"traceEvents"' in head or (bool(text) and text[:1] != b"{")
+
+
 def _result(path: str, name: str, folders: tuple[str, ...]) -> Result:
     """A saved result, or the simulation of a scenario file."""
     from sim.analysis.result import load_result
     from sim.analysis.simulate import simulate
+    from sim.analysis.trace_result import trace_result
     from sim.catalog import Catalog
 
     if not path.endswith((".yaml", ".yml")):
-        return load_result(path)
+        return trace_result(path) if _is_trace(path) else load_result(path)
     result = simulate(Catalog(folders).scenario(path))
     if result.status == "invalid":
         raise InvalidStrategyError(name, "be a valid strategy", path, hint=result.message)

@@ -218,13 +218,10 @@ def export_command(
 
 def _explain(played: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Breakdown of the slowest rank and the critical path by task and device, biggest first."""
-    from sim.analysis.breakdown import breakdown
     from sim.analysis.critical_path import critical_path
-    from sim.analysis.timeline_from_run import timeline_from_run
-    from sim.graph.execution import Cause
+    from sim.analysis.trace_result import explain
 
-    spans = timeline_from_run(played.graph, played.run)
-    parts = breakdown(played.graph, played.run, spans.select(spans.integer("cause") != Cause.CONTROL))
+    parts, critical, overlap = explain(played)
     path = critical_path(played.graph, played.run)
     steps = played.graph.steps_per_iteration
     sums = path.groupby(["task", "device"])["duration_s"].sum().sort_values(ascending=False) / steps
@@ -233,8 +230,8 @@ def _explain(played: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         for (task, device), value in sums.items()
         if value > 0
     ]
-    found = {**parts.parts, "step_time_s": parts.step_time_s, "critical_device": parts.critical_device}
-    return {**found, "overlap_fraction": parts.overlap_fraction}, rows[:20]
+    found = {**parts, "step_time_s": sum(parts.values()), "critical_device": critical}
+    return {**found, "overlap_fraction": overlap}, rows[:20]
 
 
 def _print_replay(result: Any, parts: dict[str, Any], path: list[dict[str, Any]]) -> None:

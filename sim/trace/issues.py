@@ -62,6 +62,7 @@ MEANING: dict[str, str] = {
     "shapes_unknown": "operators without shapes; layers have times and gradients, no activation sizes",
     "gradients_unknown": "no gradient exchange to take parameters from; layers have none",
     "kernel_without_launch": "kernels whose launch is not in the trace; they follow what ran before them",
+    "folded_rank": "ranks that behave like one that is listed; simulated once and not listed",
     "group_size_unknown": "collectives whose group size is not stated",
 }
 

@@ -56,7 +56,9 @@ def kineto_operations(ranks: list[RankTrace], issues: Issues) -> Operations:
             span: numbers.setdefault(key, len(numbers)) for span, key in keys[row].items() if key in shared
         }
         lonely = len(keys[row]) - len(join)
-        issues.add("collective_of_absent_ranks", lonely if (rank.world_size or len(ranks)) > 1 else 0)
+        # A folded export lists one of several equal ranks: nobody is absent.
+        alone = (rank.world_size or len(ranks)) > 1 and rank.format != "clusterloom"
+        issues.add("collective_of_absent_ranks", lonely if alone else 0)
         _Rank(ops, row, rank, shift[row] - first, join).build()
     ops.resolve_joins(tolerance=END_SPREAD)
     return ops
@@ -153,6 +155,7 @@ class _Rank:
         self.start, self.end = spans["start"] + shift, spans["end"] + shift
         self.posted, self.stream = spans["posted"] + shift, spans.integer("stream")
         self.shift = shift
+        self.known_cause = spans.integer("cause")
         self.kind, self.names = spans.integer("kind"), spans.integer("name")
         self.collective: dict[int, Collective] = {c.row: c for c in rank.collectives if c.row >= 0}
         self.operation = np.full(len(self.start), -1, np.int64)
@@ -288,7 +291,10 @@ class _Rank:
         collective = self.collective.get(span)
         moving = self.kind[span] == COMMUNICATION
         name = self.rank.timeline.names[self.names[span]]
-        if collective is not None and moving:
+        known = int(self.known_cause[span])
+        if known >= 0:
+            cause = Cause(known)
+        elif collective is not None and moving:
             cause = _CAUSES.get(collective.kind, Cause.GRADIENT_COMM)
         else:
             cause = Cause.BACKWARD if self.backward[span] else Cause.FORWARD

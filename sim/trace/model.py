@@ -234,6 +234,7 @@ def timeline(
     micro_batch: IntArray | None = None,
     device: str = "",
     size: FloatArray | None = None,
+    cause: IntArray | None = None,
 ) -> Timeline:
     """A measured timeline of one rank; ``posted`` is the local launch, ``step`` -1 where unknown."""
     count = len(start)
@@ -250,6 +251,7 @@ def timeline(
         "step": np.full(count, -1) if step is None else step,
         "micro_batch": np.full(count, -1) if micro_batch is None else micro_batch,
         "bytes": np.zeros(count) if size is None else size,
+        "cause": np.full(count, -1) if cause is None else cause,
     }
     built = Timeline.build(names=tuple(names), devices=(device,), streams=tuple(streams), **columns)
     return Timeline(

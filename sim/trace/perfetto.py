@@ -179,7 +179,7 @@ def write_trace(path: Path, timeline: Timeline, counters: Iterable[CounterTrack]
     if not path.name.endswith((".json", ".json.gz")):
         raise InputError("trace", "end in .json or .json.gz", str(path), hint=f"Try {path.name}.json.gz.")
     text = io.StringIO()
-    text.write('{"displayTimeUnit":"ms","traceEvents":[\n')
+    text.write('{"displayTimeUnit":"ms","otherData":{"producer":"clusterloom"},"traceEvents":[\n')
     encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
     text.write(",\n".join(encode(event) for event in events(timeline, counters)))
     text.write("\n]}\n")

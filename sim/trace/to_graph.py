@@ -34,6 +34,10 @@ class Imported:
     task: IntArray
 
 
+#: Formats whose spans are replayed as streams that wait for each other.
+_SPANS = ("kineto", "clusterloom", "nsys-csv", "nsys-sqlite", "xplane")
+
+
 def operations_of(trace: Trace) -> Operations:
     """Operations of a trace with their dependencies.
 
@@ -46,7 +50,7 @@ def operations_of(trace: Trace) -> Operations:
     job = next((rank.job for rank in trace.ranks if rank.job is not None), None)
     if job is not None:
         return job_operations(job, issues)
-    kineto = [rank for rank in trace.ranks if rank.format == "kineto" and len(rank.timeline)]
+    kineto = [rank for rank in trace.ranks if rank.format in _SPANS and len(rank.timeline)]
     if kineto:
         return kineto_operations(kineto, issues)
     formats = ", ".join(sorted({rank.format for rank in trace.ranks})) or "none"
@@ -159,12 +163,12 @@ def _add(
             if operations.stream[o]
         )
     )
-    shared = operations.category[first] == TRANSFER and len(members) > 1
+    moves = operations.category[first] == TRANSFER and bool(streams)
     return builder.task(
-        TaskKind.TRANSFER if shared else TaskKind.COMPUTE,
-        operations.type[first] if shared else operations.name[first],
+        TaskKind.TRANSFER if moves else TaskKind.COMPUTE,
+        operations.type[first] if moves else operations.name[first],
         operations.cause[first],
-        device=-1 if shared else devices[operations.rank[first]],
+        device=-1 if moves else devices[operations.rank[first]],
         streams=streams,
         after=after,
         work=operations.work[first],

@@ -60,7 +60,8 @@ class ChromeEvents:
         self.issue = Columns(("start", "duration"), ("thread", "external", "record", "annotation"))
         self.operator = Columns(("start", "duration"), ("name", "thread", "external", "sequence"))
         self.span = Columns(
-            ("start", "duration"), ("name", "thread", "category", "step", "micro_batch", "sequence", "chunk")
+            ("start", "duration", "bytes", "waited"),
+            ("name", "thread", "category", "step", "micro_batch", "sequence", "chunk", "iteration", "ranks"),
         )
         self.records: list[CommRecord] = []
         self.steps: list[Step] = []
@@ -210,13 +211,16 @@ class ChromeEvents:
         self.span.add(
             start,
             duration,
+            *(_positive(args.get(name)) for name in ("bytes", "waited_us")),
             self.names(str(event.get("name"))),
             self.threads((str(event.get("pid")), str(event.get("tid", "")))),
             self.categories("" if category.startswith("ph ") else category),
             integer(args.get("step")),
-            integer(args.get("mb_id")),
+            integer(args.get("mb_id", args.get("micro_batch"))),
             integer(args.get("seq_id")),
             integer(args.get("model_chunk")),
+            integer(args.get("iteration")),
+            integer(args.get("ranks")),
         )
 
     def _begin(self, event: dict[str, Any]) -> None:
@@ -254,6 +258,11 @@ class ChromeEvents:
         )
 
 
+def _positive(value: Any) -> float:
+    """A number of an argument; 0 where it is none."""
+    return float(value) if type(value) in (int, float) and 0 < value < 1e24 else 0.0
+
+
 def _host_record(args: dict[str, Any]) -> CommRecord | None:
     named = from_named(args)
     if named is not None:
@@ -267,7 +276,7 @@ def _host_record(args: dict[str, Any]) -> CommRecord | None:
 
 def read(stream: JsonStream, label: str, issues: Issues, *, host: bool = False) -> list[RankTrace]:
     """Read a file of Chrome trace events, whatever wrote it."""
-    from sim.trace.readers import kineto, timelines
+    from sim.trace.readers import kineto, own, timelines
 
     events = ChromeEvents(issues, host=host)
     events.read(stream)
@@ -275,4 +284,6 @@ def read(stream: JsonStream, label: str, issues: Issues, *, host: bool = False) 
         return [kineto.build(events, stream.header, label)]
     if not any(key not in ("no phase", "ph M") for key in events.counts):
         raise InputError("file", "hold trace events (objects with ph, ts, name)", "none", where=label)
+    if own.is_own(events, stream.header):
+        return own.build(events, label)
     return timelines.build(events, label)

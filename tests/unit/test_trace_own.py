@@ -1,0 +1,175 @@
+"""What we export can be read again: info, replay and compare on our own Perfetto files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim import api
+from sim.analysis.trace_result import trace_result
+from sim.analysis.trace_what_if import is_scenario_edit, scenario_what_if
+from sim.cli.main import main
+from sim.errors import InputError
+from sim.files import write_whole
+from sim.spec import Gemm, Layer, Workload
+from sim.trace.export import export
+from sim.trace.info import trace_info
+from sim.trace.read import read
+from sim.trace.replay import replay
+from sim.trace.to_graph import operations_of
+from tests.trace_samples import two_stream_rank, write
+
+
+def small() -> Workload:
+    layers = tuple(
+        Layer(name=f"l{i}", kind="linear", block=i, ops=(Gemm(rows=256, n=2048, k=2048),),
+              parameters=2048.0**2, tensors=(2048.0**2,), output_elements=2048 * 256)
+        for i in range(4)
+    )  # fmt: skip
+    return Workload(
+        name="s", description="d", source="s", family="mlp", layers=layers, batch_per_device=8, dtype="bf16"
+    )
+
+
+@pytest.fixture(scope="module")
+def result() -> Any:
+    return api.run(small(), api.cluster("single-gpu", 4), {"dp": 4})
+
+
+@pytest.fixture(scope="module")
+def trace(result: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(result.save_trace(tmp_path_factory.mktemp("own") / "own.json.gz"))
+
+
+def test_info_of_our_own_export(result: Any, trace: Path) -> None:
+    document = trace_info(read([trace]))
+    (rank,) = document["ranks"]
+    assert (rank["format"], rank["rank"], rank["world_size"]) == ("clusterloom", 0, 4)
+    assert rank["steps"][0]["duration_s"] == pytest.approx(result.step_time_s, rel=1e-6)
+    assert rank["exposed_comm_s"] == pytest.approx(result.parts["exposed_comm_s"], rel=1e-6, abs=2e-9)
+    assert rank["num_comm"] > 0
+    assert {c["kind"] for c in rank["collectives"]} == {"all_reduce"}
+    assert [w["name"] for w in rank["warnings"]] == ["folded_rank"]
+
+
+def test_replay_and_breakdown_of_our_own_export(result: Any, trace: Path) -> None:
+    measured, _ = replay(operations_of(read([trace], host=True)))
+    assert measured.replayed_step_s == pytest.approx(result.step_time_s, rel=1e-6)
+    assert measured.unmatched_kernels == 0
+    again = trace_result(trace)
+    assert again.step_time_s == pytest.approx(result.step_time_s, rel=1e-6)
+    for name, value in result.parts.items():
+        assert again.parts[name] == pytest.approx(value, abs=1e-8), name
+
+
+def test_exports_of_exports_and_of_measured_traces(tmp_path: Path, trace: Path) -> None:
+    (copy,) = export(read([trace], host=True), tmp_path / "copy.json.gz")
+    (rank,) = read([copy]).ranks
+    assert len(rank.timeline) == len(read([trace]).ranks[0].timeline)
+    measured = read([write(tmp_path, two_stream_rank(0))], host=True)
+    (path,) = export(measured, tmp_path / "measured.json")
+    (rank,) = read([path]).ranks
+    first, second = (trace_info(read([p]))["ranks"][0] for p in (tmp_path / "trace.json", path))
+    for key in ("compute_s", "comm_s", "exposed_comm_s", "num_compute", "num_comm"):
+        assert second[key] == pytest.approx(first[key]), key
+
+
+def test_compare_takes_traces(
+    result: Any, trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = result.save(tmp_path / "result.json")
+    assert main(["compare", str(saved), str(trace), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert abs(document["difference_s"]) < 1e-8
+    assert main(["compare", str(trace), str(write(tmp_path, two_stream_rank(0)))]) == 0
+
+
+@pytest.mark.parametrize("content", [gzip.compress(b'{"x": 1}'), gzip.compress(b"\x9f\x00"), b"\xff\xfe\x01"])
+def test_compare_of_other_files_is_one_line(
+    result: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    saved, other = result.save(tmp_path / "result.json"), tmp_path / "x.gz"
+    other.write_bytes(content)
+    assert main(["compare", str(saved), str(other)]) == 2
+    error = capsys.readouterr().err
+    assert len(error.strip().splitlines()) == 1
+    assert "codec" not in error
+    with pytest.raises(InputError) as caught:
+        api.load_result(other)
+    assert "codec" not in str(caught.value)
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "x.json"
+    target.write_text("before")
+
+    def full(self: Path, data: bytes) -> int:
+        self.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(target, "after")
+    assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
+    assert target.read_text() == "before"
+
+
+def test_trace_onto_a_full_device_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    assert main(["run", "resnet50", "single-gpu", "--num-hosts", "1", "--trace", "/dev/full"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_what_if_by_simulating_the_workload_twice() -> None:
+    found = scenario_what_if(small(), "dgx-1", ["dp=8"], world_size=2)
+    assert (found.base.num_devices, found.changed.num_devices) == (2, 8)
+    assert found.ratio == pytest.approx(
+        float(found.changed.step_time_s or 0) / float(found.base.step_time_s or 1)
+    )
+    split = scenario_what_if(small(), "dgx-1", ["pp=2"], world_size=8)
+    assert split.changed.strategy["dp"] == 4
+    faster = scenario_what_if(small(), "dgx-1", ["device=a100-80gb"], world_size=8)
+    assert faster.ratio < 0.9
+    wider = scenario_what_if(small(), "dgx-1", ["cluster=dgx-a100", "dp=16"], world_size=8)
+    assert wider.changed.num_devices == 16
+    assert wider.to_json()["samples_per_s"] > wider.to_json()["base_samples_per_s"]
+
+
+@pytest.mark.parametrize(
+    ("edits", "match"),
+    [
+        (["nonsense.x=2"], "--what-if"),
+        (["device=v101"], "v101"),
+        (["tp=3", "dp=7"], "must"),
+        (["pp=99"], "must"),
+    ],
+)
+def test_what_ifs_that_cannot_be(edits: list[str], match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        scenario_what_if(small(), "dgx-1", edits, world_size=8)
+
+
+def test_which_edits_act_on_the_graph() -> None:
+    for edit in ("tp=2", "bucket_size=50MB", "compression=fp16", "device=a100-80gb", "cluster=dgx-1",
+                 "cluster.fabric.oversubscription=2", "workload.batch_per_device=8"):  # fmt: skip
+        assert is_scenario_edit(edit), edit
+    for edit in ("no-stragglers", "links=2", "device=2", "gemm=mean", "rank:0=2", "forward-compute=0.5"):
+        assert not is_scenario_edit(edit), edit
+
+
+def test_replay_of_a_saved_job_with_edits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, saved = write(tmp_path, two_stream_rank(0)), tmp_path / "job.npz"
+    assert main(["trace", "import", str(trace), "--graph", str(saved)]) == 0
+    capsys.readouterr()
+    assert main(["trace", "replay", str(saved), "--what-if", "host=0.5", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["what_if"]["step_s"] < document["replayed_step_s"]
+    assert main(["trace", "replay", str(saved), "--what-if", "dp=2", "--cluster", "dgx-1"]) == 2
+    assert "--workload" in capsys.readouterr().err
+    assert main(["trace", "replay", str(trace), "--what-if", "dp=2"]) == 2
+    assert "--cluster" in capsys.readouterr().err
