@@ -97,6 +97,10 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         "ep": draw(st.sampled_from([1, 2])),
         "cp": draw(st.sampled_from([1, 1, 2])),
     }
+    if fields["ep"] > 1 and draw(st.booleans()):
+        fields["expert_imbalance"] = draw(st.sampled_from([1.0, 1.5]))
+        if fields["tp"] > 1:
+            fields |= {"expert_tp": 1, "sequence_parallel": True}
     if fields["cp"] > 1:
         fields["context_parallelism"] = draw(st.sampled_from(["ring", "ulysses", "all_gather"]))
         fields["context_balance"] = draw(st.booleans())
@@ -105,11 +109,13 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         if fields["pp"] == 2 and "virtual_stages" not in fields and draw(st.booleans()):
             fields["stage_blocks"] = draw(st.sampled_from([(1, 3), (3, 1)]))
     if state == "local":
-        fields |= {"synchronization": "local", "local_steps": 2, "ep": 1, "cp": 1}
+        fields |= {"synchronization": "local", "local_steps": 2, "ep": 1, "cp": 1, "expert_tp": None}
     else:
         fields["state"] = state
     if state.startswith("ps_"):
-        fields |= {"num_servers": draw(st.sampled_from([1, 2, 3])), "ep": 1}
+        fields |= {"num_servers": draw(st.sampled_from([1, 2, 3])), "ep": 1, "expert_tp": None}
+    elif state.startswith("zero") and draw(st.booleans()):
+        fields |= {"shard_ranks": 2, "reshard_after_forward": draw(st.booleans())}
     elif state == "zero3":
         fields["prefetch"] = draw(st.sampled_from([0, 1, 2]))
     elif state in ("replicated", "local"):

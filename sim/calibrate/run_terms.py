@@ -132,7 +132,16 @@ def _key(run: Run) -> tuple[object, ...]:
         )
     )
     s = run.strategy
-    split = (s.tp, s.sequence_parallel, s.ep, s.micro_batch_size, s.recompute, s.cp)
+    split = (
+        s.tp,
+        s.sequence_parallel,
+        s.ep,
+        s.expert_tp,
+        s.expert_load,
+        s.micro_batch_size,
+        s.recompute,
+        s.cp,
+    )
     return run.generator, params, split, run.cluster.main_device.name, run.framework, _devices(run)
 
 
@@ -141,7 +150,16 @@ def _shape(run: Run) -> Shape:
     kernels = compile_chain(layers, True)
     micro_batch = (strategy.micro_batch_size or 1) / strategy.cp
     whole = float(strategy.tp) if strategy.sequence_parallel else 1.0
-    dims = kernels.scaled((micro_batch, float(strategy.tp), whole, float(strategy.ep)))
+    dims = kernels.scaled(
+        (
+            micro_batch,
+            float(strategy.tp),
+            whole,
+            float(strategy.ep),
+            strategy.expert_tensor_degree / strategy.tp,
+            strategy.expert_load,
+        )
+    )
     recomputed = np.array([layer.kind not in ("embedding", "head") for layer in layers], float)
     return Shape(
         kernels=kernels,

@@ -176,7 +176,7 @@ class RingLowering(ContextLowering):
     def request_families(cls, plan: Plan) -> None:
         ranks = np.arange(plan.strategy.cp)
         step = Phase(ranks, (ranks + 1) % len(ranks), np.ones(len(ranks)), fraction=1.0, steps=1)
-        plan.request("cp_shift", plan.layout.groups("cp"), (step,))
+        plan.request("cp_shift", plan.layout.groups("cp"), (step,), collective=("send", "direct"))
 
     def _blocks(self, layer: Layer, core: Seconds) -> list[Seconds]:
         """Time of each block: an equal share, a launch of its own, and the merge with those before."""

@@ -61,13 +61,32 @@ class Layout:
         self._groups[axes] = groups[np.argsort(groups[:, 0])]
         return self._groups[axes]
 
-    def expert_groups(self, size: int) -> IntArray:
-        """Expert parallel groups: ``size`` neighbours along dp, which hold different experts."""
-        return self.groups("dp").reshape(-1, size)
-
-    def expert_replicas(self, size: int) -> IntArray:
-        """Groups of ranks that hold the same experts: every ``size``-th along dp, all along cp."""
+    def _expert_grid(self, ep: int, tensor: int) -> IntArray:
+        """Ranks as (stage, replica, expert rank, tensor rank): tp fastest, then cp and dp (Megatron)."""
         groups = self.groups("cp", "dp")
-        order = np.argsort(self.coordinates["dp"][groups] % size, axis=1, kind="stable")
-        same = np.take_along_axis(groups, order, axis=1).reshape(-1, groups.shape[1] // size)
-        return same[np.argsort(same[:, 0])]
+        first, tp = groups[:, 0], self.degrees["tp"]
+        order = np.lexsort((self.coordinates["tp"][first], self.coordinates["pp"][first]))
+        grid = groups[order].reshape(self.degrees["pp"], tp, -1).transpose(0, 2, 1)
+        return grid.reshape(self.degrees["pp"], -1, ep, tensor)
+
+    def expert_groups(self, ep: int, tensor: int) -> IntArray:
+        """Expert parallel groups: ``ep`` ranks that hold different experts.
+
+        ``tensor`` ranks share each expert's matrices.
+        """
+        return _by_first(self._expert_grid(ep, tensor).swapaxes(2, 3).reshape(-1, ep))
+
+    def expert_tensor_groups(self, ep: int, tensor: int) -> IntArray:
+        """Groups of ranks that share the same experts' matrices."""
+        return _by_first(self._expert_grid(ep, tensor).reshape(-1, tensor))
+
+    def expert_replicas(self, ep: int, tensor: int) -> IntArray:
+        """Groups of ranks that hold the same part of the same experts."""
+        grid = self._expert_grid(ep, tensor)
+        return _by_first(np.moveaxis(grid, 1, 3).reshape(-1, grid.shape[1]))
+
+
+def _by_first(groups: IntArray) -> IntArray:
+    """Groups in the order of their lowest rank, members by rank."""
+    groups = np.sort(groups, axis=1)
+    return groups[np.argsort(groups[:, 0])]

@@ -23,7 +23,12 @@ from sim.lowering.stages import split_layers
 from sim.lowering.traffic import Traffic, reduction_rate, step_latency
 from sim.models.compute import LayerCosts, Measurement, chain_cost
 from sim.models.data_path import Checkpoint, DataPath, checkpoint, data_path
-from sim.models.memory import activation_elements, local_parameters, stage_memory
+from sim.models.memory import (
+    activation_elements,
+    expert_parameters,
+    local_parameters,
+    stage_memory,
+)
 from sim.models.schedules import SCHEDULES, Order, Schedule, peak, staleness
 from sim.rng import seed_tree
 from sim.spec import Calibration, Cluster, Device, Layer, Scenario, Strategy, Workload
@@ -132,7 +137,7 @@ class Plan(Traffic):
     @property
     def parameter_kinds(self) -> tuple[bool, ...]:
         """Whether parameters belong to experts: those have fewer holders than the others."""
-        return (False, True) if self.strategy.ep > 1 else (False,)
+        return (False, True) if self.strategy.folds_experts else (False,)
 
     @property
     def schedule(self) -> Schedule:
@@ -237,7 +242,10 @@ class Plan(Traffic):
 
     def gradient_groups(self, *, expert: bool = False) -> IntArray:
         """Groups of ranks that hold the same parameters and sum their gradients."""
-        groups = self.layout.expert_replicas(self.strategy.ep) if expert else self.layout.groups("cp", "dp")
+        if expert:
+            groups = self.layout.expert_replicas(self.strategy.ep, self.strategy.expert_tensor_degree)
+        else:
+            groups = self.layout.groups("cp", "dp")
         return self._joined(groups) if self.schedule.placement == "bidirectional" else groups
 
     def _joined(self, groups: IntArray) -> IntArray:
@@ -249,6 +257,20 @@ class Plan(Traffic):
             for here in range(self.strategy.pp // 2)
         ]
         return np.sort(np.vstack(joined), axis=1)
+
+    def shard_size(self, *, expert: bool = False) -> int:
+        """Ranks that share one copy of sharded state; the others of a gradient group hold copies of it."""
+        return self.strategy.shard_ranks or self.gradient_groups(expert=expert).shape[1]
+
+    def shard_groups(self, *, expert: bool = False) -> IntArray:
+        """Groups of neighbours that share one copy of sharded state."""
+        return self.gradient_groups(expert=expert).reshape(-1, self.shard_size(expert=expert))
+
+    def replica_groups(self, *, expert: bool = False) -> IntArray:
+        """Groups of ranks that hold the same shard."""
+        groups, size = self.gradient_groups(expert=expert), self.shard_size(expert=expert)
+        apart = groups.reshape(len(groups), -1, size).swapaxes(1, 2)
+        return apart.reshape(-1, groups.shape[1] // size)
 
     def gradient_span(self, *, expert: bool = False) -> tuple[int, int]:
         """Ranks that share gradients, and the hosts they live on."""
@@ -273,7 +295,7 @@ class Plan(Traffic):
         everything = local_parameters(spec, degrees)
         if expert is None:
             return everything
-        experts = spec.expert_parameters / (degrees.tp * degrees.ep) if degrees.ep > 1 else 0.0
+        experts = expert_parameters(spec, degrees) if degrees.folds_experts else 0.0
         return experts if expert else everything - experts
 
     def buckets(self, virtual: int) -> list[Bucket]:
@@ -332,6 +354,8 @@ class Plan(Traffic):
             tp=self.strategy.tp,
             sequence_parallel=self.strategy.sequence_parallel,
             ep=self.strategy.ep,
+            expert_tp=self.strategy.expert_tensor_degree,
+            expert_load=self.strategy.expert_load,
             calibration=self.calibration,
             slowest_of=self.layout.num_ranks if self.strategy.synchronization in ("bsp", "delayed") else 1,
             measured=self._measurement(device),

@@ -36,8 +36,8 @@ def request_families(plan: Plan) -> None:
     context = context_lowering(strategy)
     if context is not None:
         context.request_families(plan)
-    if strategy.ep > 1:
-        plan.request_collective("ep", layout.expert_groups(strategy.ep), "all_to_all", "direct")
+    if strategy.folds_experts:
+        request_experts(plan)
     if strategy.pp > 1:
         ring = layout.groups("pp")
         wrap = plan.schedule.placement == "loop" and strategy.virtual_stages > 1
@@ -50,6 +50,16 @@ def request_families(plan: Plan) -> None:
         plan.request("pp_backward", ahead[:, ::-1], phases, asymmetric=True, collective=sent)
         if plan.tied_elements:
             plan.request_collective("embedding", ring[:, [0, -1]], "all_reduce", "ring")
+
+
+def request_experts(plan: Plan) -> None:
+    """Families of expert parallelism, and of tensor parallelism inside experts where that is another."""
+    ep, tensor = plan.strategy.ep, plan.strategy.expert_tensor_degree
+    plan.request_collective("ep", plan.layout.expert_groups(ep, tensor), "all_to_all", "direct")
+    if tensor != plan.strategy.tp:
+        groups = plan.layout.expert_tensor_groups(ep, tensor)
+        for operation in ("all_gather", "reduce_scatter"):
+            plan.request_by_size(f"expert_tp_{operation}", groups, operation)
 
 
 class _Hop(NamedTuple):
@@ -294,7 +304,7 @@ class StepLowering:
         layer, classes = self.layers[index], self.emitter.stage_classes[stage]
         name = f"{layer.name}.{'forward' if cause is Cause.FORWARD else 'recompute'}"
         if self.strategy.sequence_parallel:
-            ends = self._tensor("all_gather", stage, self.shared_input[index], layer.name, m, ends)
+            ends = self._tensor("all_gather", stage, self.shared_input[index], layer, m, ends)
         if layer.expert_elements:
             ends = self._expert(stage, layer, m, ends, "dispatch")
             yield
@@ -311,7 +321,7 @@ class StepLowering:
             yield
             ends = self._expert(stage, layer, m, ends, "combine")
         if layer.tensor_all_reduce:
-            ends = self._tensor(self._reduction, stage, layer.output_elements, layer.name, m, ends)
+            ends = self._tensor(self._reduction, stage, layer.output_elements, layer, m, ends)
         return ends
 
     # -- backward -----------------------------------------------------------------------------------
@@ -340,7 +350,7 @@ class StepLowering:
             layer, shared = self.layers[index], self.shared_input[index]
             seconds = {c: float(self.emitter.cost(c).backward_weight_s[index]) for c in classes}
             if self.strategy.sequence_parallel and any(seconds.values()):
-                ends = self._tensor("all_gather", stage, shared, layer.name, m, ends)
+                ends = self._tensor("all_gather", stage, shared, layer, m, ends)
             name = f"{layer.name}.backward.weight"
             ends = self.emitter.compute(classes, seconds, name, Cause.BACKWARD, ends, **options)
             self.state.after_backward(stage, virtual, index, self.step, m, ends)
@@ -367,7 +377,7 @@ class StepLowering:
             ends = self._recompute_core(stage, index, repeated, ends, options)
         gathers, shared = self.strategy.sequence_parallel, self.shared_input[index]
         if gathers and layer.tensor_all_reduce:
-            ends = self._tensor("all_gather", stage, layer.output_elements, layer.name, m, ends)
+            ends = self._tensor("all_gather", stage, layer.output_elements, layer, m, ends)
         if layer.expert_elements:
             ends = self._expert(stage, layer, m, ends, "combine.backward")
             yield
@@ -381,21 +391,21 @@ class StepLowering:
             ends = self.emitter.compute(classes, inputs, f"{name}.input", Cause.BACKWARD, ends, **options)
             computed = ends
             ends = self._expert(stage, layer, m, ends, "dispatch.backward")
-            return self._tensor(self._reduction, stage, shared, layer.name, m, ends), computed
+            return self._tensor(self._reduction, stage, shared, layer, m, ends), computed
         if not (self.strategy.tp > 1 and shared) and not layer.expert_elements:
             both = {c: inputs[c] + weights[c] for c in classes}
             ends = self.emitter.compute(classes, both, name, Cause.BACKWARD, ends, **options)
             return ends, ends
         again = ends
         if gathers:  # only a shard of the input was kept; it is gathered again beside the input gradients
-            again = self._tensor("all_gather", stage, shared, layer.name, m, ends)
+            again = self._tensor("all_gather", stage, shared, layer, m, ends)
         ends = self.emitter.compute(classes, inputs, f"{name}.input", Cause.BACKWARD, ends, **options)
         before_weights = {c: [*ends[c], *again[c]] for c in classes} if gathers else ends
         if layer.expert_elements:
             yield
             ends = self._expert(stage, layer, m, ends, "dispatch.backward")
             yield
-        ends = self._tensor(self._reduction, stage, shared, layer.name, m, ends)
+        ends = self._tensor(self._reduction, stage, shared, layer, m, ends)
         gradients = self.emitter.compute(
             classes, weights, f"{name}.weight", Cause.BACKWARD, before_weights, **options
         )
@@ -423,21 +433,24 @@ class StepLowering:
     def _reduction(self) -> str:
         return "reduce_scatter" if self.strategy.sequence_parallel else "all_reduce"
 
-    def _tensor(self, operation: str, stage: int, elements: float, name: str, m: int, ends: Ends) -> Ends:
-        size = elements * self.plan.local_samples * self.bytes
-        if not size or self.strategy.tp == 1:
+    def _tensor(self, operation: str, stage: int, elements: float, layer: Layer, m: int, ends: Ends) -> Ends:
+        size, name = elements * self.plan.local_samples * self.bytes, f"tp_{operation}"
+        degree = self.strategy.expert_tensor_degree if layer.num_experts else self.strategy.tp
+        if degree != self.strategy.tp:
+            size, name = size * degree / self.strategy.tp, f"expert_{name}"
+        if not size or degree == 1:
             return ends
         classes = self.emitter.stage_classes[stage]
-        family = self.plan.family_of(f"tp_{operation}", operation, size)
+        family = self.plan.family_of(name, operation, size)
         return self.emitter.collective(
-            family, classes, size, f"{name}.{operation}", Cause.TENSOR_COMM, ends, stream="tp",
+            family, classes, size, f"{layer.name}.{operation}", Cause.TENSOR_COMM, ends, stream="tp",
             micro_batch=m, step=self.step,
         )  # fmt: skip
 
     def _expert(self, stage: int, layer: Layer, m: int, ends: Ends, part: str) -> Ends:
         if not layer.expert_elements or self.strategy.ep == 1:
             return ends
-        size = layer.expert_elements * self.plan.local_samples * self.bytes
+        size = layer.expert_elements * self.plan.local_samples * self.bytes * self.strategy.expert_load
         if self.strategy.sequence_parallel:  # each tensor parallel rank routes the tokens it holds
             size /= self.strategy.tp
         return self.emitter.collective(

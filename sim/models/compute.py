@@ -108,6 +108,8 @@ def chain_cost(
     tp: int = 1,
     sequence_parallel: bool = False,
     ep: int = 1,
+    expert_tp: int | None = None,
+    expert_load: float = 1.0,
     first: bool = True,
     slowest_of: int = 1,
     measured: Measurement | None = None,
@@ -128,6 +130,11 @@ def chain_cost(
         Norms, dropout and residual additions are divided by ``tp`` too.
     ep : int
         Expert-parallel degree.
+    expert_tp : int, optional
+        Tensor-parallel degree inside an expert; ``tp`` if absent. A rank's experts see ``expert_tp / tp`` of
+        the tokens of a tensor-parallel group.
+    expert_load : float
+        Tokens of the rank that is looked at over the mean of the expert-parallel ranks.
     first : bool
         Whether the chain's first layer is the model's first, which needs no input gradient.
     slowest_of : int
@@ -151,7 +158,7 @@ def chain_cost(
         float(micro_batch),
         tp,
         sequence_parallel,
-        ep,
+        (ep, (expert_tp or tp) / tp, expert_load),
         first,
         slowest_of,
         calibration,
@@ -193,7 +200,7 @@ def _chain_cost(
     micro_batch: float,
     tp: int,
     sequence_parallel: bool,
-    ep: int,
+    experts: tuple[float, float, float],
     first: bool,
     slowest_of: int,
     calibration: Calibration,
@@ -201,7 +208,7 @@ def _chain_cost(
 ) -> LayerCosts:
     kernels = compile_chain(layers, first)
     rates = roof(device, dtype, calibration)
-    dims = kernels.scaled((micro_batch, float(tp), float(tp) if sequence_parallel else 1.0, float(ep)))
+    dims = kernels.scaled((micro_batch, float(tp), float(tp) if sequence_parallel else 1.0, *experts))
     exchanges = np.array([float(layer.tensor_all_reduce and tp > 1) for layer in layers])
     slowdown = slowest_device(slowest_of, calibration.value("device", device.name, "speed_variation"))
     costs = evaluate(kernels, dims, rates, micro_batch, exchanges, slowdown)

@@ -1,7 +1,7 @@
 """Operations to kernels: which matrix products and memory passes a layer chain runs, forward and backward.
 
 A chain is compiled once into columns (:class:`Kernels`). Every dimension of every kernel is a base value
-times powers of the micro-batch, the tensor-parallel degree and the expert-parallel degree, so one compiled
+times powers of the micro-batch and of the degrees of tensor and expert parallelism, so one compiled
 chain serves every strategy. Operations that occur several times (transformer blocks) are compiled once.
 """
 
@@ -23,8 +23,9 @@ IntArray = npt.NDArray[np.intp]
 FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = 0, 1, 2
 MATRIX, CONVOLUTION, FLASH, MEMORY, MEASURED = 0, 1, 2, 3, 4
 
-MICRO_BATCH, TENSOR, SEQUENCE, EXPERT = 0, 1, 2, 3
-NO_POWER = (0, 0, 0, 0)
+MICRO_BATCH, TENSOR, SEQUENCE, EXPERT, FOLD, LOAD = 0, 1, 2, 3, 4, 5
+NO_POWER = (0, 0, 0, 0, 0, 0)
+Powers = tuple[int, int, int, int, int, int]
 
 CHANNEL_ALIGNMENT = 8
 """Tensor-core convolutions pad the input channels to 16 bytes (cuDNN developer guide, tensor cores)."""
@@ -40,8 +41,9 @@ FLASH_BACKWARD = 2.5
 class Kernel(NamedTuple):
     """One kernel: a batched product (m x k) by (k x n), a memory pass over m elements, or m measured seconds.
 
-    ``powers[d]`` are the exponents of (micro-batch, tp, tp under sequence parallelism, ep) of dimension d in
-    (m, n, k, batch). ``reuse`` scales the traffic of the two inputs and the output, in elements. A ``wide``
+    ``powers[d]`` are the exponents of (micro-batch, tp, tp under sequence parallelism, ep, expert tp / tp,
+    load of an expert over the mean) of dimension d in (m, n, k, batch). ``reuse`` scales the traffic of the
+    two inputs and the output, in elements. A ``wide``
     product stays in 16 bits when training in 8 or fewer. A ``grouped`` product is launched once per local
     expert.
     """
@@ -49,7 +51,7 @@ class Kernel(NamedTuple):
     phase: int
     kind: int
     dims: tuple[float, float, float, float]
-    powers: tuple[tuple[int, int, int, int], ...]
+    powers: tuple[Powers, ...]
     reuse: tuple[float, float, float] = (1.0, 1.0, 1.0)
     align: tuple[float, float, float] = (1.0, 1.0, 1.0)
     winograd: bool = False
@@ -65,7 +67,7 @@ class Kernels:
     ----------
     owner, phase, kind : int[K]
         Unique operation, phase and kind of every kernel.
-    dims, powers, reuse, align : float[K, 4], int[K, 4, 4], float[K, 3], float[K, 3]
+    dims, powers, reuse, align : float[K, 4], int[K, 4, 6], float[K, 3], float[K, 3]
         See :class:`Kernel`.
     winograd : bool[K]
         Convolutions for which the library may use Winograd or FFT: square kernels of 3 or more, stride 1.
@@ -102,8 +104,8 @@ class Kernels:
         """Unique operations."""
         return len(self.flops)
 
-    def scaled(self, factors: tuple[float, float, float, float]) -> FloatArray:
-        """Return dimensions for the given micro-batch, tp, tp under sequence parallelism and ep."""
+    def scaled(self, factors: tuple[float, ...]) -> FloatArray:
+        """Return dimensions for the given factors, in the order of :class:`Kernel`; 1 where left out."""
         result = self.dims.copy()
         for axis, factor in enumerate(factors):
             if factor != 1.0:
@@ -135,7 +137,7 @@ def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
         phase=np.array(columns[0], dtype=np.intp),
         kind=np.array(columns[1], dtype=np.intp),
         dims=np.array(columns[2], dtype=float).reshape(-1, 4),
-        powers=np.array(columns[3], dtype=np.int64).reshape(-1, 4, 4),
+        powers=np.array(columns[3], dtype=np.int64).reshape(-1, 4, 6),
         reuse=np.array(columns[4], dtype=float).reshape(-1, 3),
         align=np.array(columns[5], dtype=float).reshape(-1, 3),
         winograd=np.array(columns[6], dtype=bool),
@@ -171,7 +173,7 @@ def operation_kernels(op: Op, num_experts: int, first: bool) -> Iterator[Kernel]
     elif isinstance(op, Attention):
         yield from _flash(op) if op.flash else _attention(op)
     elif isinstance(op, MemoryBound):
-        yield from _memory_bound(op)
+        yield from _memory_bound(op, num_experts)
     elif isinstance(op, Measured):
         yield from _measured(op)
     else:
@@ -179,9 +181,9 @@ def operation_kernels(op: Op, num_experts: int, first: bool) -> Iterator[Kernel]
 
 
 def _power(
-    micro_batch: int = 0, tensor: int = 0, sequence: int = 0, expert: int = 0
-) -> tuple[int, int, int, int]:
-    return (micro_batch, tensor, sequence, expert)
+    micro_batch: int = 0, tensor: int = 0, sequence: int = 0, expert: int = 0, fold: int = 0, load: int = 0
+) -> Powers:
+    return (micro_batch, tensor, sequence, expert, fold, load)
 
 
 def _gemm(op: Gemm, num_experts: int, first: bool) -> Iterator[Kernel]:
@@ -191,12 +193,15 @@ def _gemm(op: Gemm, num_experts: int, first: bool) -> Iterator[Kernel]:
         # Balanced routing: each of the E / ep local experts gets its share of the rows of all ep ranks.
         experts = max(num_experts, 1)
         rows, batch = rows / experts, batch * experts
-        row_power, batch_power = _power(micro_batch=1, expert=1), _power(expert=-1)
-    n_power = _power(tensor=-1) if op.split in ("column", "heads", "vocabulary") else NO_POWER
-    k_power = _power(tensor=-1) if op.split == "row" else NO_POWER
+        row_power, batch_power = _power(micro_batch=1, expert=1, fold=1, load=1), _power(expert=-1)
+    elif num_experts and op.split == "none":  # the router sees the tokens that its experts see
+        row_power = _power(micro_batch=1, fold=1)
+    shard = _power(tensor=-1, fold=-1 if op.expert else 0)
+    n_power = shard if op.split in ("column", "heads", "vocabulary") else NO_POWER
+    k_power = shard if op.split == "row" else NO_POWER
     wide = op.split == "vocabulary"
 
-    def product(phase: int, m: float, n: float, k: float, *powers: tuple[int, int, int, int]) -> Kernel:
+    def product(phase: int, m: float, n: float, k: float, *powers: Powers) -> Kernel:
         dims = (m, n, k, batch)
         return Kernel(phase, MATRIX, dims, (*powers, batch_power), wide=wide, grouped=op.expert)
 
@@ -302,8 +307,16 @@ def _flash(op: Attention) -> Iterator[Kernel]:
     )
 
 
-def _memory_bound(op: MemoryBound) -> Iterator[Kernel]:
-    power = _power(1, -1 if op.split == "tensor" else 0, -1 if op.split == "sequence" else 0)
+def _memory_bound(op: MemoryBound, num_experts: int) -> Iterator[Kernel]:
+    """What a layer of experts does to routed tokens grows with their number."""
+    routed = num_experts > 0 and op.split != "sequence"
+    power = _power(
+        micro_batch=1,
+        tensor=-1 if op.split == "tensor" else 0,
+        sequence=-1 if op.split == "sequence" else 0,
+        fold=1 if routed and op.split == "none" else 0,
+        load=1 if routed else 0,
+    )
     backward = 1.5 * op.elements if op.backward_elements is None else op.backward_elements
     if op.elements:
         yield _pass(FORWARD, op.elements, power)
@@ -324,5 +337,5 @@ def _embedding(op: Embedding) -> Iterator[Kernel]:
     yield _pass(BACKWARD_WEIGHT, 3 * op.rows * op.width, _power(micro_batch=1))
 
 
-def _pass(phase: int, elements: float, power: tuple[int, int, int, int]) -> Kernel:
+def _pass(phase: int, elements: float, power: Powers) -> Kernel:
     return Kernel(phase, MEMORY, (elements, 1, 1, 1), (power, NO_POWER, NO_POWER, NO_POWER), (1, 0, 0))

@@ -79,7 +79,12 @@ def _block_input(block: Sequence[Layer]) -> float:
 def local_parameters(layer: Layer, strategy: Strategy) -> float:
     """Parameters of a layer on one rank before ZeRO: tensor- and expert-parallel shares."""
     shared = layer.parameters - layer.tensor_parameters + layer.tensor_parameters / strategy.tp
-    return shared + layer.expert_parameters / (strategy.tp * strategy.ep)
+    return shared + expert_parameters(layer, strategy)
+
+
+def expert_parameters(layer: Layer, strategy: Strategy) -> float:
+    """Parameters of a layer's experts on one rank before ZeRO."""
+    return layer.expert_parameters / (strategy.expert_tensor_degree * strategy.ep)
 
 
 def stored_elements(layer: Layer, strategy: Strategy, *, recompute: str | None = None) -> float:
@@ -99,6 +104,10 @@ def stored_elements(layer: Layer, strategy: Strategy, *, recompute: str | None =
     if policy == "selective":
         split -= layer.stored_selective_elements
     whole_degree = strategy.tp if strategy.sequence_parallel else 1
+    if layer.num_experts and strategy.expert_load != 1:  # what the tokens in front of and in experts keep
+        more = strategy.expert_load - 1
+        split += more * split
+        whole += more * min(2 * layer.expert_elements, whole)
     return (split / strategy.tp + whole / whole_degree) / strategy.cp
 
 
@@ -155,8 +164,10 @@ def stage_memory(
         raise InputError("strategy.micro_batch_size", "be greater than 0", got=micro_batch)
     shared, experts = _parameters(layers, strategy, copy_tied=not first)
     held = in_flight_micro_batches(strategy, stage, num_micro_batches) if in_flight is None else in_flight
-    expert_dp = max(1, dp // strategy.ep)
-    states = _states(shared, strategy, workload, dp, gradient_copy)
+    shards = min(dp, strategy.shard_ranks or dp)
+    expert_dp = max(1, dp * strategy.tp // (strategy.ep * strategy.expert_tensor_degree))
+    expert_dp = min(expert_dp, strategy.shard_ranks or expert_dp)
+    states = _states(shared, strategy, workload, shards, gradient_copy)
     for name, size in _states(experts, strategy, workload, expert_dp, gradient_copy).items():
         states[name] += size
     result = dict.fromkeys(COMPONENTS, 0.0)
@@ -166,7 +177,7 @@ def stage_memory(
     if last:
         result["logits"] = _logits(layers, strategy, workload, micro_batch)
     result["buffers"] = _buffers(
-        layers, strategy, workload, micro_batch, dp, shared + experts, num_micro_batches
+        layers, strategy, workload, micro_batch, shards, shared + experts, num_micro_batches
     )
     if calibration is not None:
         result["reserved"] = calibration.value("framework", "default", "memory_reserved_bytes")
@@ -174,7 +185,7 @@ def stage_memory(
 
 
 def _parameters(layers: Sequence[Layer], strategy: Strategy, *, copy_tied: bool) -> tuple[float, float]:
-    experts = sum(layer.expert_parameters for layer in layers) / (strategy.tp * strategy.ep)
+    experts = sum(expert_parameters(layer, strategy) for layer in layers)
     shared = sum(local_parameters(layer, strategy) for layer in layers) - experts
     if copy_tied:
         shared += sum(layer.shared_parameters for layer in layers) / strategy.tp
@@ -270,6 +281,8 @@ def _buffers(
     if strategy.state == "zero3":
         # Weights of the block in use and of those gathered ahead, and one unsharded gradient of a block.
         sizes = [sum(local_parameters(layer, strategy) for layer in block) for block in _blocks(layers)]
+        if not strategy.reshard_after_forward:  # all gathered at the end of forward, and one gradient
+            return transient + (sum(sizes) + max(sizes, default=0.0)) * element * (dp > 1)
         communication = max(sizes, default=0.0) * element * (2 + strategy.prefetch if dp > 1 else 0)
     elif strategy.state == "zero2":
         communication = 2 * strategy.bucket_size if dp > 1 else 0.0

@@ -67,7 +67,16 @@ class Strategy(Spec):
             "attention is equal work for all (zigzag); without effect for ulysses"
         ),
     )
-    ep: int = Field(1, ge=1, description="expert parallel degree, within dp (D1)")
+    ep: int = Field(1, ge=1, description="expert parallel degree, folded into tp x cp x dp (D1)")
+    expert_tp: int | None = Field(
+        None, ge=1, description="tensor parallel degree inside an expert; equal to tp if absent (D1)"
+    )
+    expert_imbalance: float = Field(
+        1.0, ge=1, description="tokens of the busiest expert parallel rank over the mean; it decides the pace"
+    )
+    expert_capacity: float | None = Field(
+        None, gt=0, description="capacity factor: experts take this many times the mean, padded or dropped"
+    )
     pp: int = Field(1, ge=1, description="pipeline parallel degree (D1)")
     dp: int | None = Field(
         None, ge=1, description="data parallel degree; derived from the device count if absent"
@@ -100,6 +109,12 @@ class Strategy(Spec):
     )
     recompute: Recompute = Field("none", description="activation recomputation (D13)")
     state: StatePlacement = Field("replicated", description="where optimiser state and parameters live (D2)")
+    shard_ranks: int | None = Field(
+        None, ge=1, description="ranks that share one copy of sharded state; all dp x cp if absent (D2)"
+    )
+    reshard_after_forward: bool = Field(
+        True, description="ZeRO-3: free gathered parameters after forward and gather them again for backward"
+    )
     num_servers: int | None = Field(
         None, ge=1, description="parameter servers; one per host if co-located and absent, else 1"
     )
@@ -217,3 +232,18 @@ class Strategy(Spec):
     checkpoint_mode: Literal["sync", "async"] = Field(
         "sync", description="training waits for the store, or for a copy in host memory only (D19)"
     )
+
+    @property
+    def expert_tensor_degree(self) -> int:
+        """Ranks that share one expert's matrices."""
+        return self.tp if self.expert_tp is None else self.expert_tp
+
+    @property
+    def expert_load(self) -> float:
+        """Tokens of the rank that decides the pace, over the mean: its capacity, else the imbalance."""
+        return self.expert_imbalance if self.expert_capacity is None else self.expert_capacity
+
+    @property
+    def folds_experts(self) -> bool:
+        """Whether experts are held by other groups of ranks than everything else."""
+        return self.ep > 1 or self.expert_tensor_degree != self.tp

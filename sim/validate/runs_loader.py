@@ -230,6 +230,7 @@ def _strategy(
     row: Row, framework: Framework, degrees: dict[str, int], micro_batch: int, assumed: list[str]
 ) -> Strategy:
     chunks = row.whole("vpp") or 1
+    folded = degrees["ep"] > 1 and degrees["dp"] * degrees["cp"] % degrees["ep"] > 0
     recompute, overlap = _recompute(row, framework, assumed), framework.overlap
     if re.search(r"\bno\b.*overlap", row.text("overlap").lower()):
         overlap = False
@@ -238,9 +239,11 @@ def _strategy(
         "micro_batch_size": micro_batch,
         "virtual_stages": chunks if degrees["pp"] > 1 else 1,
         "schedule": "interleaved" if degrees["pp"] > 1 and chunks > 1 else "1f1b",
-        "sequence_parallel": degrees["tp"] > 1 and _sequence_parallel(row, framework, assumed),
+        "sequence_parallel": degrees["tp"] > 1 and (folded or _sequence_parallel(row, framework, assumed)),
         "recompute": recompute,
         "overlap": overlap,
+        # More expert ranks than replicas: experts lie whole on tensor parallel ranks (Megatron-Bridge).
+        "expert_tp": 1 if folded else None,
         "bucket_size": framework.bucket,
         "state": _state(row, framework, assumed) if degrees["dp"] > 1 else "replicated",
     }

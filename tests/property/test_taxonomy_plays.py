@@ -27,6 +27,10 @@ PARALLEL: dict[str, list[Any]] = {
     "pp": [1, 1, 2],
     "ep": [1, 1, 1, 2],
     "cp": [1, 1, 2],
+    "expert_tp": [None, None, 1],
+    "expert_imbalance": [1.0, 1.5],
+    "expert_capacity": [None, 1.25],
+    "sequence_parallel": [False, True],
     "context_parallelism": ["ring", "ulysses", "all_gather"],
     "context_balance": [True, False],
     "dp": [None, 2],
@@ -42,6 +46,8 @@ PARALLEL: dict[str, list[Any]] = {
 }
 COLLECTIVE = {
     "state": ["replicated", "zero1", "zero2", "zero3"],
+    "shard_ranks": [None, None, 2],
+    "reshard_after_forward": [True, False],
     "collective": ["auto", "ring", "tree", "halving_doubling", "hierarchical", "direct"],
     "synchronization": ["bsp"],
 }

@@ -211,6 +211,31 @@ REFUSED = [
     Case("C2-27", {"ep": 4}, "ep", "be 1, as gpt has no experts", advice="Try 1."),
     Case("ep-dp", {"ep": 3}, "ep", "divide dp (32). Got 3.", moe(), advice="Try 2 or 1."),
     Case(
+        "ep-dp",
+        {"ep": 3, "tp": 2, "expert_tp": 1, "sequence_parallel": True},
+        "ep",
+        "divide tp x dp / expert_tp (32). Got 3.",
+        moe(),
+        advice="Try 2 or 1.",
+    ),
+    Case(
+        "shard-group",
+        {"shard_ranks": 5, "state": "zero3"},
+        "shard_ranks",
+        "divide dp x cp (32). Got 5.",
+        advice="Try 4 or 8.",
+    ),
+    Case("shard-group", {"shard_ranks": 4}, "shard_ranks", "be absent while state is replicated. Got 4."),
+    Case(
+        "shard-group",
+        {"shard_ranks": 4, "state": "zero1", "collective": "hierarchical"},
+        "shard_ranks",
+        "be absent while collective is hierarchical",
+    ),
+    Case("expert-tp", {"expert_tp": 1}, "expert_tp", "be absent, as gpt has no experts. Got 1."),
+    Case("expert-tp", {"expert_tp": 3, "tp": 4}, "expert_tp", "divide tp (4). Got 3.", moe()),
+    Case("expert-tp", {"expert_tp": 1, "tp": 2}, "expert_tp", "be tp (2) without sequence_parallel", moe()),
+    Case(
         "ranks-devices", {"dp": 64}, "dp", "no more ranks than devices (32). Got 64", advice="Try 32 or 16."
     ),
     Case(
@@ -589,7 +614,14 @@ WARNED = [
         "embedding_in_split",
         "no effect while pp is 1",
     ),
+    Case("expert-load", {"expert_imbalance": 1.5}, "expert_imbalance", "no effect, as gpt has no experts"),
     Case("context-cp", {"context_parallelism": "ulysses"}, "context_parallelism", "no effect while cp is 1"),
+    Case(
+        "reshard-state",
+        {"reshard_after_forward": False},
+        "reshard_after_forward",
+        "while state is replicated",
+    ),
     Case("prefetch-state", {"prefetch": 2}, "prefetch", "no effect while state is replicated"),
     Case("C2-15", {"synchronization": "local"}, "local_steps", "averages after every step"),
     Case(

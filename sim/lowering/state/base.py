@@ -272,7 +272,7 @@ class StateLowering(ABC):
     def shard_elements(self, stage: int) -> float:
         """Parameters of a stage whose optimiser state one rank holds when their holders share it."""
         return sum(
-            self.plan.local_elements(layer, expert=expert) / self.plan.gradient_span(expert=expert)[0]
+            self.plan.local_elements(layer, expert=expert) / self.plan.shard_size(expert=expert)
             for expert in self.plan.parameter_kinds
             for layer in self.stage_layers(stage)
         )

@@ -19,10 +19,32 @@ def shard_algorithm(plan: Plan) -> str:
 
 
 def request_both(plan: Plan) -> None:
-    """Route the reduce-scatters of gradients and the all-gathers of parameters."""
+    """Route the reduce-scatters of gradients and the all-gathers of parameters.
+
+    Where several groups hold a copy of the state each (hybrid sharding), also the all-reduces among them.
+    """
+    algorithm = shard_algorithm(plan)
     for expert in plan.parameter_kinds:
         for operation in ("reduce_scatter", "all_gather"):
-            StateLowering.request_exchange(plan, operation, shard_algorithm(plan), expert)
+            family = exchange_family(operation, algorithm, expert)
+            plan.request_collective(family, plan.shard_groups(expert=expert), operation, algorithm)
+        plan.request_by_size(_replica_family(expert), plan.replica_groups(expert=expert), "all_reduce")
+
+
+def _replica_family(expert: bool) -> str:
+    return f"{'expert_' if expert else ''}replica_all_reduce"
+
+
+def sum_replicas(
+    state: StateLowering, stage: int, elements: float, expert: bool, step: int, done: Ends
+) -> Ends:
+    """All-reduce a shard of ``elements`` gradients among the groups that hold copies (HSDP, MiCS)."""
+    size = elements / state.plan.shard_size(expert=expert) * state.gradient_bytes
+    family = state.plan.family_of(_replica_family(expert), "all_reduce", size)
+    return state.emitter.collective(
+        family, state.sharers(stage), size, "replicas.all_reduce", Cause.GRADIENT_COMM, done,
+        stream="dp_replicas", step=step,
+    )  # fmt: skip
 
 
 class ShardedOptimizerState(ReplicatedState):
@@ -31,10 +53,11 @@ class ShardedOptimizerState(ReplicatedState):
     ZeRO-2 keeps only its shard of the gradients and therefore reduces after every micro-batch, ZeRO-1 after
     the last. With ``overlap`` the gathers run beside the next step's forward, each before its first use
     (Megatron's overlap-param-gather); without, they end the step, and ZeRO-2's reductions hold up the next
-    micro-batch.
+    micro-batch. With ``shard_ranks`` the shards are summed over their copies after the last micro-batch.
     """
 
     exchange = "reduce_scatter"
+    complete = False
 
     @override
     @classmethod
@@ -58,9 +81,17 @@ class ShardedOptimizerState(ReplicatedState):
         return self.unblocked(stage, ends)
 
     @override
+    def exchange_bucket(self, stage: int, bucket: Bucket, step: int, after: Ends, name: str) -> Ends:
+        done = super().exchange_bucket(stage, bucket, step, after, name)
+        if not self.complete:
+            return done
+        return sum_replicas(self, stage, bucket.elements, bucket.expert, step, done)
+
+    @override
     def after_backward(
         self, stage: int, virtual: int, layer: int, step: int, micro_batch: int, ends: Ends
     ) -> None:
+        self.complete = super().completes(stage, virtual, micro_batch)
         super().after_backward(stage, virtual, layer, step, micro_batch, ends)
         if self._reduces_at_once and layer == self.plan.chunks[virtual][0]:
             exchanged, classes = self.exchanged[step], self.emitter.stage_classes[stage]
@@ -120,6 +151,8 @@ class FullyShardedState(StateLowering):
 
     A gather may start when the block ``prefetch + 1`` before it has been computed (FSDP's limit on gathers in
     flight); gradients are reduce-scattered as soon as a block's backward is done, after every micro-batch.
+    Without ``reshard_after_forward`` parameters stay gathered for the backward. Of ``shard_ranks`` ranks each
+    shares one copy; shards are summed over the copies after the last micro-batch (HSDP, MiCS).
     Without ``overlap`` nothing is gathered ahead and computation waits for every gather and scatter.
     """
 
@@ -153,6 +186,8 @@ class FullyShardedState(StateLowering):
             return ends
         self.current[stage] = key
         ends = self.unblocked(stage, ends)
+        if backward and not self.strategy.reshard_after_forward:
+            return ends
         history = self.visits[stage]
         history.append(ends)
         wanted = len(history) - 1 - (self.strategy.prefetch if self.strategy.overlap else 0)
@@ -171,7 +206,14 @@ class FullyShardedState(StateLowering):
         return found
 
     def _exchange(
-        self, operation: str, stage: int, unit: list[int], after: Ends, micro_batch: int, step: int
+        self,
+        operation: str,
+        stage: int,
+        unit: list[int],
+        after: Ends,
+        micro_batch: int,
+        step: int,
+        last: bool = False,
     ) -> Ends:
         """Gather a unit's parameters or reduce-scatter its gradients; experts among their own holders."""
         scatters = operation == "reduce_scatter"
@@ -193,6 +235,8 @@ class FullyShardedState(StateLowering):
                 micro_batch=micro_batch,
                 step=step,
             )
+            if last:
+                ends = sum_replicas(self, stage, elements, expert, step, ends)
             for index, tasks in ends.items():
                 done.setdefault(index, []).extend(tasks)
         return done
@@ -209,7 +253,8 @@ class FullyShardedState(StateLowering):
         unit = self._unit(virtual, layer)
         if layer != unit[0]:
             return
-        done = self._exchange("reduce_scatter", stage, unit, ends, micro_batch, step)
+        last = self.completes(stage, virtual, micro_batch)
+        done = self._exchange("reduce_scatter", stage, unit, ends, micro_batch, step, last)
         self.block(stage, done)
         for index, tasks in done.items():
             self.reduced[stage].setdefault(index, []).extend(tasks)

@@ -55,7 +55,16 @@ TRAINING: tuple[Dimension, ...] = (
                 {"strategy.context_parallelism": "all_gather"},
                 ("strategy.cp", "strategy.context_balance"),
             ),
-            Value("ep", "experts are divided; tokens reach them by all-to-all", fields=("strategy.ep",)),
+            Value(
+                "ep",
+                "experts are divided; tokens reach them by all-to-all; the busiest expert decides",
+                fields=(
+                    "strategy.ep",
+                    "strategy.expert_tp",
+                    "strategy.expert_imbalance",
+                    "strategy.expert_capacity",
+                ),
+            ),
             Value("placement", "the order in which the axes fill devices", fields=("strategy.placement",)),
         ),
         f"{_SURVEYS}; Narayanan et al., SC 2021; Lepikhin et al. 2020",
@@ -75,6 +84,12 @@ TRAINING: tuple[Dimension, ...] = (
                 "zero3",
                 "parameters are sharded as well and gathered layer by layer",
                 "strategy.prefetch",
+                "strategy.reshard_after_forward",
+            ),
+            Value(
+                "hybrid(k)",
+                "groups of k ranks hold a sharded copy each; shards are summed over the copies (HSDP, MiCS)",
+                fields=("strategy.shard_ranks",),
             ),
             _setting(
                 _STATE,

@@ -122,7 +122,7 @@ def grid_has_one_group(c: Context) -> Finding | None:
     shaped = c.strategy.collective_dims is not None or (
         c.strategy.collective == "bcube" and c.strategy.collective_radix is not None
     )
-    if not (c.strategy.collective in GRID_COLLECTIVES or shaped) or c.strategy.ep == 1:
+    if not (c.strategy.collective in GRID_COLLECTIVES or shaped) or not c.strategy.folds_experts:
         return None
     must = "be a flat algorithm while ep is above 1"
     plain: Overrides = {

@@ -251,13 +251,68 @@ def expert_parallelism_divides_experts(c: Context) -> Finding | None:
     )
 
 
-@RULES.refuse("ep-dp", "ep dp", "expert groups are made of data parallel ranks")
-def expert_parallelism_divides_replicas(c: Context) -> Finding | None:
-    """Expert parallel degree divides dp."""
-    ep = c.strategy.ep
-    if ep == 1 or c.dp is None or c.dp % ep == 0:
+@RULES.refuse(
+    "expert-tp",
+    "expert_tp tp ep sequence_parallel",
+    "tensor parallel ranks divide an expert among fewer of them only if each brings tokens of its own",
+)
+def experts_are_divided_by_tensor_ranks(c: Context) -> Finding | None:
+    """A tensor parallel degree inside experts: divides tp; another than tp needs sequence parallelism."""
+    strategy, degree = c.strategy, c.strategy.expert_tp
+    if degree is None:
         return None
-    return Finding("strategy.ep", f"divide dp ({c.dp})", ep, ways("strategy.ep", near_divisors(ep, c.dp)))
+    if not c.workload.num_experts:
+        without = ways("strategy.expert_tp", [None])
+        return Finding(
+            "strategy.expert_tp", f"be absent, as {c.workload.name} has no experts", degree, without
+        )
+    if strategy.tp % degree:
+        near = ways("strategy.expert_tp", near_divisors(degree, strategy.tp))
+        return Finding("strategy.expert_tp", f"divide tp ({strategy.tp})", degree, near)
+    if degree == strategy.tp:
+        return None
+    if c.uses_servers or strategy.synchronization != "bsp":
+        must = "be tp for parameter servers and for workers that run ahead"
+        return Finding("strategy.expert_tp", must, degree, ({"strategy.expert_tp": None},))
+    if strategy.sequence_parallel:
+        return None
+    return Finding(
+        "strategy.expert_tp",
+        f"be tp ({strategy.tp}) without sequence_parallel",
+        degree,
+        ({"strategy.expert_tp": None}, {"strategy.sequence_parallel": True}),
+        explain=True,
+    )
+
+
+@RULES.refuse("ep-dp", "ep dp tp cp expert_tp", "expert groups are made of the ranks of a pipeline stage")
+def expert_parallelism_divides_replicas(c: Context) -> Finding | None:
+    """Expert parallel degree times the tensor degree inside experts divides tp x cp x dp."""
+    strategy, inside = c.strategy, c.strategy.expert_tensor_degree
+    if strategy.ep == 1 or c.dp is None or strategy.tp % inside:
+        return None
+    room = c.dp * strategy.cp * strategy.tp // inside
+    if room % strategy.ep == 0:
+        return None
+    of = {(1, True): "dp", (1, False): "tp x dp / expert_tp"}.get((strategy.cp, inside == strategy.tp))
+    of = of or ("dp x cp" if inside == strategy.tp else "tp x cp x dp / expert_tp")
+    near = ways("strategy.ep", near_divisors(strategy.ep, room))
+    folded: Overrides = {"strategy.expert_tp": 1, "strategy.sequence_parallel": True}
+    return Finding("strategy.ep", f"divide {of} ({room})", strategy.ep, (*near, folded))
+
+
+@RULES.warn("expert-load", "expert_imbalance expert_capacity ep", "no experts wait for the busiest one")
+def experts_wait_for_each_other(c: Context) -> Finding | None:
+    """An imbalance or capacity without experts; an imbalance that a capacity cuts off."""
+    strategy = c.strategy
+    for name, unused in (("expert_imbalance", 1.0), ("expert_capacity", None)):
+        if getattr(strategy, name) != unused and not c.workload.num_experts:
+            return Finding(f"strategy.{name}", f"{name} has no effect, as {c.workload.name} has no experts")
+    if strategy.expert_imbalance != 1 and strategy.expert_capacity is not None:
+        return Finding(
+            "strategy.expert_imbalance", "expert_imbalance has no effect while expert_capacity pads to it"
+        )
+    return None
 
 
 def _largest_degree(c: Context) -> str:

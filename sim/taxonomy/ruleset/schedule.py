@@ -28,7 +28,7 @@ def both_ways_need_even_stages(c: Context) -> Finding | None:
         "strategy.pp",
         f"be even for the {strategy.schedule} schedule",
         strategy.pp,
-        (*ways("strategy.pp", [strategy.pp - 1, strategy.pp + 1]), TO_1F1B),
+        (*ways("strategy.pp", [degree for degree in (strategy.pp - 1, strategy.pp + 1) if degree]), TO_1F1B),
         explain=True,
     )
 

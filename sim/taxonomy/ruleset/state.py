@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sim.taxonomy.context import Context
-from sim.taxonomy.rule import Finding, Overrides, RuleSet
+from sim.taxonomy.rule import Finding, Overrides, RuleSet, near_divisors, ways
 
 RULES = RuleSet()
 
@@ -98,6 +98,48 @@ def servers_have_processors(c: Context) -> Finding | None:
         state,
         (TO_REPLICATED, {**TO_REPLICATED, "strategy.num_servers": None}, {"strategy.state": other}),
         explain=True,
+    )
+
+
+@RULES.refuse(
+    "shard-group",
+    "shard_ranks state dp cp ep expert_tp",
+    "groups of equal size among the ranks that hold the same parameters each share one copy of sharded state",
+)
+def shard_groups_tile_the_replicas(c: Context) -> Finding | None:
+    """Hybrid sharding: the shard group divides dp x cp, and the holders of an expert."""
+    strategy, size = c.strategy, c.strategy.shard_ranks
+    if size is None:
+        return None
+    without = ways("strategy.shard_ranks", [None])
+    if not c.is_sharded:
+        instead: tuple[Overrides, ...] = (*without, {"strategy.state": "zero3"})
+        return Finding("strategy.shard_ranks", f"be absent while state is {strategy.state}", size, instead)
+    if strategy.collective not in ("auto", "ring", "direct"):
+        auto: Overrides = {"strategy.collective": "auto", "strategy.chunks": 1}
+        must = f"be absent while collective is {strategy.collective}"
+        return Finding("strategy.shard_ranks", must, size, (*without, auto))
+    if c.dp is None:
+        return None
+    holders = [c.dp * strategy.cp]
+    if strategy.folds_experts:
+        holders.append(holders[0] * strategy.tp // (strategy.ep * strategy.expert_tensor_degree))
+    for count in holders:
+        if count % size:
+            near = ways("strategy.shard_ranks", near_divisors(size, count))
+            of = "dp x cp" if count == holders[0] else "the ranks that hold the same experts"
+            return Finding("strategy.shard_ranks", f"divide {of} ({count})", size, (*near, *without))
+    return None
+
+
+@RULES.warn("reshard-state", "reshard_after_forward state", "only ZeRO-3 gathers parameters for the forward")
+def resharding_has_gathers(c: Context) -> Finding | None:
+    """Parameters kept after forward where nothing was gathered."""
+    if c.strategy.reshard_after_forward or c.strategy.state == "zero3":
+        return None
+    return Finding(
+        "strategy.reshard_after_forward",
+        f"reshard_after_forward has no effect while state is {c.strategy.state}",
     )
 
 
