@@ -39,6 +39,7 @@ __all__ = [
     "sweep",
     "taxonomy",
     "workload",
+    "workload_from_module",
 ]
 
 _MODULES = frozenset({"plot", "taxonomy"})
@@ -80,6 +81,23 @@ def workload(name: str, **overrides: Any) -> Workload:
     Giving one of ``global_batch_size`` and ``batch_per_device`` takes the other away.
     """
     return _catalog().workload(name, **overrides)
+
+
+def workload_from_module(
+    module: Any, inputs: Any, *, name: str = "", batch: int | None = None, **fields: Any
+) -> Workload:
+    """A workload from a ``torch.nn.Module`` and example inputs; needs the extra ``record``.
+
+    Parameters as in :func:`sim.record.module.workload_of`.
+    """
+    from sim.errors import InputError
+
+    try:
+        from sim.record.module import workload_of
+    except ImportError:
+        hint = "Install it with `pip install clusterloom[record]`."
+        raise InputError("torch", "be installed to follow a module", hint=hint) from None
+    return workload_of(module, inputs, name=name, batch=batch, **fields)
 
 
 def strategy(name: str | None = None, **fields: Any) -> Strategy:

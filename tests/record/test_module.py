@@ -1,0 +1,77 @@
+"""Modules followed on the meta device: parameters and operations as published. Needs torch."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import sim  # noqa: E402
+from sim.errors import InputError  # noqa: E402
+from sim.models.compute import model_flops  # noqa: E402
+from sim.record.models import make  # noqa: E402
+from sim.record.module import workload_of  # noqa: E402
+
+
+class Tied(torch.nn.Module):
+    """A language model whose output matrix is its table."""
+
+    def __init__(self, blocks: int = 4, width: int = 256, vocabulary: int = 1000) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(vocabulary, width)
+        layer = torch.nn.TransformerEncoderLayer
+        self.layers = torch.nn.ModuleList(
+            layer(width, 4, 4 * width, batch_first=True, dropout=0.0) for _ in range(blocks)
+        )
+        self.head = torch.nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.table(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def test_a_convolutional_network() -> None:
+    """VGG-like: parameters as torch counts them; operations by hand, two per multiply-add."""
+    model = make("cnn")
+    found = workload_of(model.module, model.batch()[0], batch_per_device=16)
+    assert found.num_parameters == sum(p.numel() for p in model.module.parameters())
+    sizes = [(3, 64, 32), (64, 64, 32), (64, 128, 16), (128, 128, 16), (128, 256, 8), (256, 256, 8)]
+    expected = sum(2 * 9 * a * b * s * s for a, b, s in sizes) + 2 * (4096 * 512 + 512 * 10)
+    assert model_flops(found) == pytest.approx(expected, rel=1e-9)
+    assert found.num_blocks > 6
+    result = sim.run(found, "dgx-1")
+    assert result.ok, result.message
+
+
+@pytest.mark.parametrize("samples", [2, 16])
+def test_counts_are_per_sample_and_tied_weights_count_once(samples: int) -> None:
+    module = Tied()
+    found = workload_of(module, torch.zeros(samples, 64, dtype=torch.long), batch_per_device=8)
+    assert found.num_parameters == sum(p.numel() for p in module.parameters())
+    assert found.layers[-1].shared_parameters == 256 * 1000
+    width, tokens = 256, 64
+    per_block = 2 * tokens * 12 * width**2 + 4 * tokens**2 * width
+    expected = 4 * per_block + 2 * tokens * width * 1000
+    assert model_flops(found) == pytest.approx(expected, rel=1e-6)
+    assert found.num_blocks >= 5
+    assert sim.run(found, "dgx-1", sim.strategy(pp=4, micro_batch_size=1)).ok
+
+
+def test_large_models_need_no_memory() -> None:
+    with torch.device("meta"):
+        module = torch.nn.Sequential(*(torch.nn.Linear(65536, 65536) for _ in range(4)))
+    found = workload_of(module, torch.zeros(2, 65536, device="meta"), global_batch_size=64)
+    assert found.num_parameters == 4 * (65536**2 + 65536)
+
+
+def test_what_cannot_be_followed_is_one_line() -> None:
+    class Branches(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1 if x.sum() > 0 else x
+
+    with pytest.raises(InputError, match="forward pass") as caught:
+        workload_of(Branches(), torch.zeros(2, 3))
+    assert "Traceback" not in str(caught.value)
