@@ -1,4 +1,4 @@
-"""Any ``torch.nn.Module`` as a workload: its forward pass is followed on the meta device, without computing."""
+"""Any ``torch.nn.Module`` as a workload: its forward pass is followed on the meta device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def workload_of(
     Parameters
     ----------
     module : torch.nn.Module
-        Left as it is; a copy goes to the meta device, where it may already be (``with torch.device("meta")``).
+        Left as it is; a copy goes to the meta device, where it may be already.
     inputs : tensor, sequence or mapping
         Arguments of ``forward``; values do not matter.
     name : str
