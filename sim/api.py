@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from sim import plot, taxonomy
+    from sim.analysis.collective import CollectiveResult
     from sim.analysis.compare import Comparison
     from sim.analysis.result import Result
     from sim.catalog import Catalog
@@ -23,6 +24,7 @@ __all__ = [
     "calibration",
     "check",
     "cluster",
+    "collective",
     "compare",
     "device",
     "enumerate_strategies",
@@ -244,6 +246,56 @@ def run(
         **fields,
     )
     return simulate(described)
+
+
+def collective(
+    operation: str,
+    cluster: str | Cluster,
+    size: float | str | Sequence[float | str] = "1GiB",
+    *,
+    algorithm: str = "auto",
+    ranks: Any = None,
+    num_hosts: int | None = None,
+    calibration: Calibration | str | Iterable[str] = "collectives",
+    chunks: int = 1,
+    **shape: Any,
+) -> CollectiveResult:
+    """Simulate one bare collective, as nccl-tests would run it; ``.table()`` has time and bandwidths.
+
+    Parameters
+    ----------
+    operation : str
+        E.g. ``all_reduce``, ``all_to_allv``; see ``sim.models.collectives.OPERATIONS``.
+    cluster : str or Cluster
+    size : float, str, or a sequence of them
+        Bytes in the meaning of nccl-tests (all-reduce: the buffer; all-gather: the result; all-to-all: the
+        send buffer of a rank).
+    algorithm : str
+        ``auto`` for what the library would run, or one of ``sim.models.collectives.ALGORITHMS``.
+    ranks : sequence of int, or of such sequences, optional
+        Devices of one group, or of several that run at once; all devices if absent.
+    num_hosts : int, optional
+        Of a cluster given by name.
+    calibration : Calibration, str, or names
+        Merged over the default.
+    chunks : int
+        Parts that a collective of several dimensions is pipelined in.
+    **shape
+        ``dims`` (of a grid), ``radix`` (bcube, kary_tree), ``matrix`` or ``skew`` (all_to_allv).
+    """
+    from sim.analysis.collective import simulate_collective
+    from sim.spec import Calibration
+    from sim.units import parse_quantity
+
+    where = _catalog().cluster(cluster, num_hosts) if isinstance(cluster, str) else cluster
+    if not isinstance(calibration, Calibration):
+        names = (calibration,) if isinstance(calibration, str) else tuple(calibration)
+        calibration = _catalog().calibration(names)
+    given = [size] if isinstance(size, str | int | float) else list(size)
+    sizes = [parse_quantity(each, "bytes") if isinstance(each, str) else float(each) for each in given]
+    return simulate_collective(
+        operation, where, sizes, calibration, algorithm=algorithm, ranks=ranks, chunks=chunks, **shape
+    )
 
 
 def load_result(path: str | Path) -> Result:

@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "show": "Show one entry with units, derived sizes and sources.",
     "check": "Validate YAML files; messages carry file:line.",
     "run": "Simulate one training job: how fast, and why.",
+    "collective": "Simulate one bare collective over sizes: time and bandwidth.",
     "sweep": "Simulate many; a restart continues where it stopped.",
     "trace": "Read real traces: statistics, import, replay, export.",
     "record": "Run real torch.distributed jobs here and store what they took.",

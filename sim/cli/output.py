@@ -144,3 +144,14 @@ def existing_folders(folders: Sequence[str]) -> tuple[str, ...]:
         if not Path(folder).is_dir():
             raise InputError("--catalog", "be an existing folder", folder)
     return tuple(str(Path(folder).resolve()) for folder in folders)
+
+
+def save_fabric(source: Any, path: str) -> None:
+    """Draw the fabric of a cluster or collective into a file and say so."""
+    from sim import plot
+
+    try:
+        plot.fabric(source).save(path)
+    except (OSError, ValueError) as error:
+        raise InputError("--plot", f"be a writable figure file ({error})", path) from None
+    note(f"figure: {path}")

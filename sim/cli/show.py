@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.cli.output import console, emit_json, escape, existing_folders, note, number, size
+from sim.cli.output import console, emit_json, escape, existing_folders, note, number, save_fabric, size
 from sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def command(
     ] = "",
     kind: Annotated[str, typer.Option(help="Kind, where the same name exists in several.")] = "",
     num_hosts: Annotated[int | None, typer.Option(min=1, help="For a cluster: its number of hosts.")] = None,
+    plot: Annotated[str, typer.Option(help="For a cluster: draw its fabric, e.g. fabric.svg.")] = "",
     catalog: Annotated[
         list[str] | None, typer.Option(help="Folder of your own catalogue; may repeat.")
     ] = None,
@@ -41,6 +42,10 @@ def command(
     chosen = kind_of(kind) if kind else _kind_of_name(found, name)
     spec = found.cluster(name, num_hosts=num_hosts) if chosen == "cluster" else found.get(chosen, name)
     derived = _derived(chosen, spec)
+    if plot:
+        if chosen != "cluster":
+            raise InputError("--plot", "be given for a cluster only", f"a {chosen}")
+        save_fabric(spec, plot)
     header = _preset(found, name) if chosen == "strategy" else {}
     if json:
         emit_json(

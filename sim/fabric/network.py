@@ -171,6 +171,26 @@ class Network:
         effective: FloatArray = self.link_capacity * np.array(factors)[self.link_kind_code]
         return effective
 
+    def spared(self, capacity: FloatArray) -> FloatArray:
+        """What the cluster's background traffic leaves of each link's bytes/s.
+
+        Raises
+        ------
+        InputError
+            If it names a link or host that there is not, or leaves nothing of a link.
+        """
+        if not self.cluster.background:
+            return capacity
+        from sim.fabric.background import background_load
+
+        left = capacity - background_load(self)
+        empty = np.flatnonzero(left <= 0)
+        if len(empty):
+            link = int(empty[0])
+            must = f"leave some of {self.link_name(link)}, which carries {capacity[link]:.4g} bytes/s"
+            raise InputError("cluster.background", must, f"{capacity[link] - left[link]:.4g} bytes/s")
+        return left
+
     def link_name(self, link: int) -> str:
         """Readable name, e.g. ``host3/gpu0->nvswitch0`` or ``leaf1->spine2``."""
         if link >= self._num_host_links:
@@ -294,9 +314,9 @@ class Network:
                 widest = np.zeros((2, graph.num_nics))
                 for nics, ports in zip(widest, rate, strict=True):
                     np.maximum.at(nics, self.ports.index[mine], ports[mine])
-                first = self._first_link[np.argmax(self.host_kind == kind)]
-                links = slice(first, first + len(graph.capacity))
-                drop_held_back(graph, tables[:, own], widest, capacity[links])
+                first = self._first_link[self.host_kind == kind]
+                least = capacity[first[:, None] + np.arange(len(graph.capacity))].min(0)
+                drop_held_back(graph, tables[:, own], widest, least)
         local, leave, arrive = (table[:, (table >= 0).any(0)] for table in tables)
         return Lookup(local, leave, arrive, between)
 

@@ -19,6 +19,7 @@ from sim.graph.collector import collector_off
 from sim.graph.execution import Cause, ExecutionGraph
 from sim.lowering.arrays import distinct
 from sim.lowering.library import LibraryTimes, achievable
+from sim.lowering.patterns import Family
 from sim.lowering.traffic import Traffic, reduction_rate, step_latency
 from sim.lowering.transfers import TransferEmitter
 from sim.models import gloo
@@ -31,6 +32,29 @@ FloatArray = npt.NDArray[np.float64]
 Ranks = Sequence[int] | Sequence[Sequence[int]] | npt.NDArray[np.int64] | None
 
 _ROOTED = ("broadcast", "reduce", "send", "gather", "scatter")
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What the caller asks of a collective, beside groups and sizes."""
+
+    op: str
+    algorithm: str
+    dims: tuple[int, ...] | None
+    radix: int | None
+    matrix: npt.ArrayLike | None = None
+    skew: float = 0.0
+
+    def uneven(self, size: int) -> FloatArray | None:
+        """Bytes from rank to rank of an all_to_allv, to scale."""
+        if self.op == "all_to_allv":
+            return (
+                skewed_matrix(size, self.skew) if self.matrix is None else traffic_matrix(self.matrix, size)
+            )
+        if self.matrix is not None or self.skew:
+            field = "skew" if self.matrix is None else "matrix"
+            raise InputError(f"collective.{field}", "be given for all_to_allv only", self.op)
+        return None
 
 
 @collector_off()
@@ -99,21 +123,11 @@ def lower_collective(
     InputError
         If the operation has no such algorithm, a rank does not exist, or sizes and groups do not match.
     """
-    network = Network.build(cluster)
-    groups = _groups(network, ranks)
-    sizes = _sizes(size_bytes, len(groups))
     _require_positive("chunks", chunks)
     _require_positive("repeat", repeat)
-    times = LibraryTimes.of(network, calibration)
-    traffic = Traffic(
-        network=network,
-        capacity=achievable(network, calibration, times),
-        library_times=times,
-        step_latency=step_latency(calibration, library or cluster.library),
-        reduction_rate=reduction_rate(cluster, calibration),
-    )
-    uneven = _matrix(op, len(groups[0]), matrix, skew)
-    family_sizes = _request(traffic, groups, sizes, _Wanted(op, algorithm, dims, radix, uneven))
+    wanted = _Wanted(op, algorithm, dims, radix, matrix, skew)
+    traffic, groups, sizes, family_sizes = _traffic(cluster, calibration, wanted, size_bytes, ranks, library)
+    network = traffic.network
     members = distinct(np.concatenate(groups))
     service = cluster.fabric.link_service
     traffic.classify(_keys(network, members), fold=fold and service == "fair")
@@ -128,10 +142,80 @@ def lower_collective(
             "algorithm": algorithm,
             "size_bytes": float(sizes.max()),
             "num_devices": len(members),
+            "num_ranks": max(len(group) for group in groups),
+            "num_groups": len(groups),
             "chunks": chunks,
             "collectives": emitter.collectives(),
         },
     )
+
+
+def collective_loads(
+    cluster: Cluster,
+    op: str,
+    algorithm: str,
+    size_bytes: float | Sequence[float] | FloatArray,
+    *,
+    calibration: Calibration,
+    ranks: Ranks = None,
+    dims: tuple[int, ...] | None = None,
+    radix: int | None = None,
+    matrix: npt.ArrayLike | None = None,
+    skew: float = 0.0,
+) -> tuple[FloatArray, FloatArray]:
+    """Bytes on every link of the network in one run, and bytes/s that the links can carry: float[L] each.
+
+    Nothing is folded or left out. Parameters as in :func:`lower_collective`.
+    """
+    wanted = _Wanted(op, algorithm, dims, radix, matrix, skew)
+    traffic, _, _, family_sizes = _traffic(cluster, calibration, wanted, size_bytes, ranks, None)
+    total = np.zeros(traffic.network.num_links)
+    for name, sizes in family_sizes.items():
+        family = traffic.families[name]
+        for number, flows in enumerate(family.flows):
+            each = _elementary_bytes(traffic, family, number, sizes)
+            if flows.counted is not None:
+                for load, amount in zip(flows.counted, each, strict=True):
+                    total[load.link] += load.coefficient * amount
+                continue
+            routed = traffic.router.route(flows)
+            weight = routed.share * (flows.relative * each[flows.group])[routed.flow]
+            total += np.bincount(routed.link, weight, len(total))
+    return total, traffic.capacity
+
+
+def _elementary_bytes(traffic: Traffic, family: Family, phase: int, sizes: FloatArray) -> FloatArray:
+    """Bytes of an elementary flow of a phase in each group."""
+    if not family.operation:
+        scaled: FloatArray = family.phases[phase].fraction * sizes
+        return scaled
+    ranks, queued = family.groups.shape[1], traffic.queued_notes
+    sent = [gloo.messages(family.operation, ranks, float(size), queued=queued) for size in sizes]
+    return np.array([sum(m.size_bytes for m in messages if m.phase == phase) for messages in sent])
+
+
+def _traffic(
+    cluster: Cluster,
+    calibration: Calibration,
+    wanted: _Wanted,
+    size_bytes: float | Sequence[float] | FloatArray,
+    ranks: Ranks,
+    library: str | None,
+) -> tuple[Traffic, list[IntArray], FloatArray, dict[str, FloatArray]]:
+    """Traffic with all families requested, the groups, their sizes, and those of each family's groups."""
+    network = Network.build(cluster)
+    groups = _groups(network, ranks)
+    sizes = _sizes(size_bytes, len(groups))
+    times = LibraryTimes.of(network, calibration)
+    traffic = Traffic(
+        network=network,
+        capacity=achievable(network, calibration, times),
+        library_times=times,
+        step_latency=step_latency(calibration, library or cluster.library),
+        reduction_rate=reduction_rate(cluster, calibration),
+    )
+    wanted.uneven(len(groups[0]))
+    return traffic, groups, sizes, _request(traffic, groups, sizes, wanted)
 
 
 def _groups(network: Network, ranks: Ranks) -> list[IntArray]:
@@ -167,29 +251,9 @@ def _sizes(size_bytes: float | Sequence[float] | FloatArray, num_groups: int) ->
     return np.broadcast_to(sizes, (num_groups,))
 
 
-def _matrix(op: str, size: int, matrix: npt.ArrayLike | None, skew: float) -> FloatArray | None:
-    if op != "all_to_allv":
-        if matrix is not None or skew:
-            field = "matrix" if matrix is not None else "skew"
-            raise InputError(f"collective.{field}", "be given for all_to_allv only", op)
-        return None
-    return skewed_matrix(size, skew) if matrix is None else traffic_matrix(matrix, size)
-
-
 def _require_positive(name: str, value: int) -> None:
     if value < 1:
         raise InputError(f"collective.{name}", "be at least 1", value)
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """What the caller asks of a collective, beside groups and sizes."""
-
-    op: str
-    algorithm: str
-    dims: tuple[int, ...] | None
-    radix: int | None
-    matrix: FloatArray | None
 
 
 def _request(
@@ -220,7 +284,9 @@ def _request(
             links = None
             if name == "packed_trees":
                 links = traffic.links(members, extents, arranged=fixed)
-            phases = plan(op, name, size, dims=extents, radix=wanted.radix, links=links, matrix=wanted.matrix)
+            phases = plan(
+                op, name, size, dims=extents, radix=wanted.radix, links=links, matrix=wanted.uneven(size)
+            )
         family = f"{op}_{name}_{len(family_sizes)}"
         order = "" if fixed or name == "direct" or traffic.messages else name
         traffic.request(

@@ -152,9 +152,9 @@ class LibraryTimes:
 
 
 def achievable(network: Network, calibration: Calibration, times: LibraryTimes | None) -> FloatArray:
-    """Achievable bytes/s of every link."""
+    """Achievable bytes/s of every link, less what background traffic takes."""
     effective = network.effective_capacity(calibration)
-    return effective if times is None else times.capacity(effective)
+    return network.spared(effective if times is None else times.capacity(effective))
 
 
 # Algorithms the library does not have are timed as rings: dependent steps at Simple's, LL's or LL128's price.

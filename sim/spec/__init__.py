@@ -16,7 +16,7 @@ from sim.spec.base import (
     quantity_dimension,
 )
 from sim.spec.calibration import Calibration, Parameter
-from sim.spec.cluster import Cluster, HostGroup
+from sim.spec.cluster import BackgroundFlow, Cluster, HostGroup
 from sim.spec.device import Device
 from sim.spec.fabric import Fabric, FabricEdge
 from sim.spec.host import Host, HostLink, Nic, Storage
@@ -41,6 +41,7 @@ __all__ = [
     "DTYPE_BYTES",
     "OPTIMIZER_STATES",
     "Attention",
+    "BackgroundFlow",
     "Bytes",
     "BytesPerSecond",
     "Calibration",

@@ -7,7 +7,7 @@ from functools import cached_property
 from pydantic import Field, model_validator
 
 from sim.errors import InputError
-from sim.spec.base import CatalogSpec, Spec, refuse
+from sim.spec.base import BytesPerSecond, CatalogSpec, Spec, refuse
 from sim.spec.device import Device
 from sim.spec.fabric import Fabric
 from sim.spec.host import Host, Storage
@@ -20,6 +20,27 @@ class HostGroup(Spec):
 
     host: str | Host
     count: int = Field(ge=1)
+
+
+class BackgroundFlow(Spec):
+    """Traffic of others at a constant rate: on one link by name, or all the way between two hosts' ports.
+
+    It does not give way: what it takes is gone from each link on its way, split as the fabric splits it.
+    """
+
+    link: str | None = Field(None, description="a link as load tables name it, e.g. `leaf0->spine1`")
+    source: int | None = Field(None, ge=0, description="host it comes from, through its first port")
+    target: int | None = Field(None, ge=0, description="host it goes to, through its first port")
+    rate: BytesPerSecond = Field(gt=0, description="bytes/s that it takes")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> BackgroundFlow:
+        ends = self.source is not None and self.target is not None
+        if (self.link is None) != ends or (self.source is None) != (self.target is None):
+            refuse("be given, or both source and target", field="link")
+        if ends and self.source == self.target:
+            refuse("be another host than the source", self.target, field="target")
+        return self
 
 
 class Cluster(CatalogSpec):
@@ -48,6 +69,9 @@ class Cluster(CatalogSpec):
         description="machine of dedicated parameter servers; the first host without its devices if absent",
     )
     storage: Storage | None = Field(None, description="shared storage; each host's local one if absent")
+    background: tuple[BackgroundFlow, ...] = Field(
+        (), description="constant-rate traffic of others: each takes its rate from the links on its way"
+    )
     host_types: tuple[Host, ...] = Field((), description="resolved: distinct hosts")
     host_type_of: tuple[int, ...] = Field((), description="resolved: index into host_types of each host")
     device_types: tuple[Device, ...] = Field((), description="resolved: every device the hosts name")

@@ -171,6 +171,18 @@ def port_cables(fabric: Fabric, ports: Ports) -> tuple[FloatArray, FloatArray]:
     return np.minimum(ports.bandwidth, cable), ports.latency + fabric.latency
 
 
+MAX_LINKS = 20_000_000
+MAX_CABLES = 1_000_000
+"""Links of a fabric kept as arrays, and cables of one kept as a graph, at most."""
+
+
+def require_size(field: str, links: int, *, cables: bool = False) -> None:
+    """Refuse a fabric of more links (cables of a graph) than can be built."""
+    limit, what = (MAX_CABLES, "cables between switches") if cables else (MAX_LINKS, "links between switches")
+    if links > limit:
+        raise InputError(f"cluster.fabric.{field}", f"give at most {limit:,} {what}", f"{links:,}")
+
+
 def require_room(field: str, places: int, needed: int, what: str, hint: str = "") -> None:
     """Refuse a fabric with fewer places than things to attach."""
     if places < needed:

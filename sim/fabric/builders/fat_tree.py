@@ -19,6 +19,7 @@ from sim.fabric.builders.base import (
     Wiring,
     port_cables,
     require_room,
+    require_size,
 )
 from sim.spec.fabric import Fabric
 
@@ -38,6 +39,7 @@ class FatTree(Wiring):
         self.num_edges = self.num_pods * self.half
         self.bundled = self.choice.may_bundle and 4 * self.num_edges * self.half > MAX_REAL_LINKS
         self.edge_lanes, self.pod_lanes = (1, 1) if self.bundled else (self.half, self.half**2)
+        require_size("k", 2 * self.num_edges * self.edge_lanes + 2 * self.num_pods * self.pod_lanes)
         edge_bundle, pod_bundle = self.half // self.edge_lanes, self.half**2 // self.pod_lanes
         uplink = fabric.uplink_bandwidth or float(cable[0]) / fabric.oversubscription
         uplink_latency = fabric.latency if fabric.uplink_latency is None else fabric.uplink_latency

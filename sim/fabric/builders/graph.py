@@ -14,7 +14,7 @@ import networkx as nx
 import numpy as np
 
 from sim.errors import InputError
-from sim.fabric.builders.base import FloatArray, Hops, IntArray, PathChoice, Ports, Wiring
+from sim.fabric.builders.base import FloatArray, Hops, IntArray, PathChoice, Ports, Wiring, require_size
 from sim.spec.fabric import Fabric
 
 
@@ -147,7 +147,21 @@ class CableGraph(Wiring):
 
 
 def graph(fabric: Fabric, ports: Ports) -> Wiring:
-    """Explicit graph."""
+    """Explicit graph.
+
+    Raises
+    ------
+    InputError
+        If a cable ends at a host or NIC that there is not.
+    """
+    counts = {"host": ports.num_hosts, "nic": len(ports)}
+    for number, edge in enumerate(fabric.edges):
+        for node in (node for pair in edge.pairs() for node in pair):
+            for kind, count in counts.items():
+                if node.startswith(kind) and int(node[len(kind) :]) >= count:
+                    must = f"name a {kind} below {count}, of which the cluster has {count}"
+                    raise InputError(f"cluster.fabric.edges.{number}", must, node)
+    require_size("edges", sum(len(edge.pairs()) for edge in fabric.edges), cables=True)
     cables = [Cable(a, b, edge.bandwidth, edge.latency) for edge in fabric.edges for a, b in edge.pairs()]
     return CableGraph(cables, ports, PathChoice.of(fabric))
 

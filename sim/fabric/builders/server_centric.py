@@ -15,7 +15,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from sim.errors import InputError
-from sim.fabric.builders.base import PathChoice, Ports, Wiring
+from sim.fabric.builders.base import PathChoice, Ports, Wiring, require_size
 from sim.fabric.builders.graph import Cable, CableGraph
 from sim.spec.fabric import Fabric
 
@@ -28,6 +28,7 @@ def bcube(fabric: Fabric, ports: Ports) -> Wiring:
     base = fabric.k or min(_SMALLEST_CELL, max(hosts, 2))
     bandwidth = fabric.bandwidth or float(ports.bandwidth.max())
     cables, level = [], 0
+    require_size("k", hosts * max(1, hosts.bit_length() // base.bit_length()), cables=True)
     while True:
         stride = base**level
         for host in range(hosts):
@@ -58,6 +59,7 @@ def dcell(fabric: Fabric, ports: Ports) -> Wiring:
             hosts,
             hint=f"Try one of {fitting}.",
         )
+    require_size("k", hosts * len(sizes), cables=True)
     for below, whole in pairwise(sizes):
         for first in range(0, hosts, whole):
             for i in range(below + 1):

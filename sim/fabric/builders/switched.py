@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 
 from sim.errors import InputError
-from sim.fabric.builders.base import PathChoice, Ports, Wiring, port_cables
+from sim.fabric.builders.base import PathChoice, Ports, Wiring, port_cables, require_size
 from sim.fabric.builders.graph import Cable, CableGraph
 from sim.spec.fabric import Fabric
 
@@ -29,6 +29,9 @@ def dragonfly(fabric: Fabric, ports: Ports) -> Wiring:
         raise InputError(
             "cluster.fabric.k", "let every two groups have a cable", f"{groups} groups of {routers} routers"
         )
+    per_pair = routers * global_per_router // max(groups - 1, 1)
+    among_groups = per_pair * groups * (groups - 1) // 2
+    require_size("k", groups * routers * (routers - 1) // 2 + among_groups, cables=True)
     reach, delay = port_cables(fabric, ports)
     local = fabric.uplink_bandwidth or float(reach[0])
     local_latency = fabric.latency if fabric.uplink_latency is None else fabric.uplink_latency
@@ -41,7 +44,6 @@ def dragonfly(fabric: Fabric, ports: Ports) -> Wiring:
         for j in range(i)
     ]
     used = [0] * groups  # global cables laid so far, for the router that takes the next
-    per_pair = routers * global_per_router // max(groups - 1, 1)
     for _ in range(per_pair):
         for a in range(groups):
             for b in range(a):
@@ -73,6 +75,7 @@ def bigraph(fabric: Fabric, ports: Ports) -> Wiring:
         raise InputError(
             "cluster.fabric.num_spines", f"hold all {len(ports)} ports", f"room for {2 * row * per_switch}"
         )
+    require_size("num_spines", row * row, cables=True)
     reach, delay = port_cables(fabric, ports)
     latency = fabric.latency if fabric.uplink_latency is None else fabric.uplink_latency
     between = fabric.uplink_bandwidth or float(reach[0]) * per_switch / row

@@ -67,15 +67,16 @@ class Torus(Wiring):
         """Port and place names."""
         if link < self.num_port_links:
             port = link % len(self.ports)
-            pair = self.ports.name(port), self._place_name(int(self.place[port]))
+            pair = self.ports.name(port), self.place_name(int(self.place[port]))
             return pair if link < len(self.ports) else pair[::-1]
         d = int(np.searchsorted(self.first, link, side="right")) - 1
         place, side = divmod(link - self.first[d], self.sides[d])
         here = place // self.strides[d] % self.dims[d]
         beyond = (here + (1 if side == 0 else -1)) % self.dims[d]
-        return self._place_name(place), self._place_name(place + (beyond - here) * self.strides[d])
+        return self.place_name(place), self.place_name(place + (beyond - here) * self.strides[d])
 
-    def _place_name(self, place: int) -> str:
+    def place_name(self, place: int) -> str:
+        """Node name of a place: a device of the host, or its router."""
         if self.ports.devices:
             return self.ports.name(place) if place < len(self.ports) else f"spare{place}"
         return f"router{place}"

@@ -23,6 +23,7 @@ from sim.fabric.builders.base import (
     Ports,
     Wiring,
     port_cables,
+    require_size,
 )
 from sim.spec.fabric import Fabric
 
@@ -68,6 +69,7 @@ class TwoTier(Wiring):
         self.lanes = 1 if self.bundled else max(num_spines, 1)
         bundle = max(num_spines // self.lanes, 1)
         uplinks = 2 * (pairs // bundle)
+        require_size("num_spines", uplinks)
         self.num_port_links = 2 * len(ports)
         self.capacity = np.concatenate(
             [cable_bandwidth, cable_bandwidth, np.full(uplinks, bundle * uplink_bandwidth)]
