@@ -119,8 +119,22 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     elif state == "zero3":
         fields["prefetch"] = draw(st.sampled_from([0, 1, 2]))
     elif state in ("replicated", "local"):
-        fields["collective"] = draw(st.sampled_from(["auto", "ring", "tree", "hierarchical", "direct"]))
-        fields["chunks"] = 2 if fields["collective"] == "hierarchical" else 1
+        fields["collective"] = draw(
+            st.sampled_from(
+                [
+                    "auto",
+                    "ring",
+                    "tree",
+                    "hierarchical",
+                    "direct",
+                    "bcube",
+                    "kary_tree",
+                    "packed_trees",
+                    "blueconnect",
+                ]
+            )
+        )
+        fields["chunks"] = 2 if fields["collective"] in ("hierarchical", "bcube") else 1
     slow = draw(st.sampled_from([{}, {}, {3: 1.3}, {0: 1.1, 5: 1.1}]))
     speed = draw(st.sampled_from([1.0, 0.8]))
     return {"where": where, "slow_ranks": slow, "speed": speed, **fields}

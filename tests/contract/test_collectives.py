@@ -11,17 +11,19 @@ from sim.catalog import default_catalog
 from sim.engine.play import play
 from sim.errors import InputError
 from sim.lowering.collective import lower_collective
+from sim.models import collectives
 from sim.models.closed_forms import closed_form
 from sim.models.collectives import (
     ALGORITHMS,
     GRID_ALGORITHMS,
     IN_NETWORK_ALGORITHMS,
     OPERATIONS,
+    PAIRS,
     bus_factor,
     plan,
 )
 from sim.spec import Cluster
-from tests.clusters import cluster, plain_host, switched_host
+from tests.clusters import cluster, dgx1, plain_host, switched_host
 
 B = 50e9
 IDEAL = default_catalog().calibration(("default", "ideal"))
@@ -67,6 +69,91 @@ def test_idle_it_takes_the_closed_form(op: str, algorithm: str, n: int) -> None:
     )
     bound = bus_factor(op, n, in_network=algorithm in IN_NETWORK_ALGORITHMS)
     assert time >= bound * size / B * (1 - 1e-12)
+
+
+SHAPES = [
+    ("bcube", 16, {"radix": 4}), ("bcube", 12, {"dims": (3, 4)}), ("bcube", 12, {}),
+    ("kary_tree", 13, {"radix": 3}),
+    ("kary_tree", 7, {"radix": 6}), ("blueconnect", 24, {"dims": (2, 3, 4)}),
+    ("hierarchical", 12, {"dims": (6, 2)}),
+    ("torus2d", 12, {"dims": (4, 3)}), ("binomial_tree", 11, {}), ("packed_trees", 5, {"dims": (5, 1)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("algorithm", "n", "shape"), SHAPES)
+def test_any_shape_takes_its_closed_form(algorithm: str, n: int, shape: dict[str, object]) -> None:
+    for op in ("all_reduce", "reduce_scatter", "broadcast"):
+        if (op, algorithm) not in PAIRS or (op == "broadcast" and algorithm == "packed_trees"):
+            continue
+        time = seconds(on_switch(n, 1e-6), op, algorithm, 1e8, **shape)
+        assert time == pytest.approx(closed_form(op, algorithm, n, 1e8, B, 2e-6, **shape), rel=1e-9)  # type: ignore[arg-type]
+        assert time >= bus_factor(op, n) * 1e8 / B * (1 - 1e-12)
+
+
+def test_an_uneven_exchange_is_as_long_as_its_busiest_port() -> None:
+    matrix = np.random.default_rng(5).integers(0, 10**8, (6, 6)).astype(float)
+    size = matrix.sum() / 6
+    off = matrix - np.diag(np.diag(matrix))
+    time = seconds(on_switch(6, 1e-6), "all_to_allv", "direct", size, matrix=matrix)
+    assert time == pytest.approx(max(off.sum(0).max(), off.sum(1).max()) / B + 2e-6, rel=1e-9)
+    even = seconds(on_switch(6, 1e-6), "all_to_allv", "direct", size)
+    assert even == pytest.approx(seconds(on_switch(6, 1e-6), "all_to_all", "direct", size), rel=1e-12)
+    skewed = [seconds(on_switch(6), "all_to_allv", "direct", size, skew=skew) for skew in (0, 0.5, 1, 2)]
+    assert skewed == sorted(skewed)
+    assert skewed[0] < skewed[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"matrix": [[1, 2], [3]]}, "matrix"), ({"matrix": np.ones((3, 3))}, "matrix"),
+        ({"matrix": -np.ones((4, 4))}, "matrix"), ({"matrix": np.zeros((4, 4))}, "matrix"),
+        ({"skew": -1}, "skew"),
+        ({"op": "all_reduce", "algorithm": "ring", "skew": 1}, "skew"),
+        ({"op": "all_reduce", "algorithm": "bcube", "radix": 3}, "radix"),
+        ({"op": "all_reduce", "algorithm": "torus2d", "dims": (3, 2)}, "dims"),
+        ({"op": "all_reduce", "algorithm": "torus2d", "dims": (1, 2, 2)}, "dims"),
+    ],
+)  # fmt: skip
+def test_shapes_that_do_not_fit_are_bad_input(change: dict[str, object], field: str) -> None:
+    options: dict[str, object] = {"op": "all_to_allv", "algorithm": "direct", "size": 1e6} | change
+    with pytest.raises(InputError, match=f"collective.{field}"):
+        seconds(on_switch(4), **options)  # type: ignore[arg-type]
+
+
+def test_packed_trees_reach_the_maximum_flow_of_a_mesh() -> None:
+    """Edmonds: as many disjoint trees as units flow from the root to any rank, six of 25 GB/s on a DGX-1."""
+    spec = cluster(dgx1(), 1)
+    assert seconds(spec, "broadcast", "packed_trees", 6e9) == pytest.approx(6e9 / 150e9, rel=1e-3)
+    # Four ranks whose links form no ring: a library's ring goes the long way, over PCIe or shared NVLinks.
+    part = [0, 1, 4, 6]
+    ring = seconds(spec, "all_reduce", "ring", 1e9, ranks=part)
+    assert seconds(spec, "all_reduce", "packed_trees", 1e9, ranks=part) < ring
+
+
+def test_grids_follow_a_torus() -> None:
+    """On a 4 x 2 x 2 torus of hosts rings run along its dimensions: no cable carries more than one hop."""
+    spec = cluster(plain_host(100 * B), 16, kind="torus", dims=(4, 2, 2), bandwidth=B)
+    expected = closed_form("all_reduce", "hierarchical", 16, 1e9, B, dims=(4, 2, 2))
+    assert seconds(spec, "all_reduce", "hierarchical", 1e9) == pytest.approx(expected, rel=1e-9)
+    assert seconds(spec, "all_reduce", "hierarchical", 1e9, dims=(2, 8)) > expected * 1.01
+
+
+@pytest.mark.parametrize("kind", ["single_switch", "leaf_spine", "rail_optimized", "fat_tree", "multi_plane"])
+def test_a_counted_exchange_takes_as_long_as_a_listed_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"oversubscription": 2.0} if kind in ("leaf_spine", "rail_optimized", "fat_tree") else {}
+    leaf = {"hosts_per_leaf": 2} if kind in ("leaf_spine", "rail_optimized", "multi_plane") else {}
+    spec = cluster(switched_host(4, 4), 8, kind=kind, latency=1e-6, **fields, **leaf)
+    times = []
+    for limit in (10**9, 1):
+        monkeypatch.setattr(collectives, "MAX_LISTED_RANKS", limit)
+        collectives._cached_plan.cache_clear()
+        times.append(
+            [seconds(spec, op, "direct", 1e8, ranks=ranks) for op in ("all_to_all", "all_reduce")
+             for ranks in (None, [0, 1, 2, 5, 9, 13], [[0, 4, 8, 12], [1, 5, 9, 13]])]
+        )  # fmt: skip
+    collectives._cached_plan.cache_clear()
+    assert times[1] == pytest.approx(times[0], rel=1e-9)
 
 
 @pytest.mark.parametrize(("op", "algorithm"), pairs())
@@ -159,3 +246,21 @@ def test_all_to_all_on_an_oversubscribed_fat_tree() -> None:
 def test_incast_is_paced_by_the_receiver() -> None:
     assert seconds(on_switch(9), "gather", "direct", 9e8) == pytest.approx(8e8 / B, rel=1e-9)
     assert np.isclose(seconds(on_switch(9), "scatter", "direct", 9e8), 8e8 / B)
+
+
+def test_incast_of_a_thousand_workers() -> None:
+    """All send at once: the port is full until the end, and nobody waits behind another."""
+    spec = on_switch(1001, 1e-6)
+    pairs_of_ranks = [[worker, 0] for worker in range(1, 1001)]
+    sizes = 1e6 * (1 + np.arange(1000) / 1000)
+    time = seconds(spec, "send", "direct", sizes, ranks=pairs_of_ranks)
+    assert time == pytest.approx(sizes.sum() / B + 2e-6, rel=1e-9)
+
+
+def test_two_jobs_on_one_spine_share_by_max_min() -> None:
+    """A long and a short transfer over one uplink: half each until the short one is done."""
+    spec = cluster(plain_host(B), 4, kind="leaf_spine", hosts_per_leaf=2, num_spines=1, uplink_bandwidth=B)
+    graph = lower_collective(spec, "send", "direct", [3e9, 1e9], calibration=IDEAL, ranks=[[0, 2], [1, 3]])
+    assert sorted(play(graph).end)[-1] == pytest.approx(4e9 / B, rel=1e-9)
+    ends = {round(float(end) * B / 1e9, 6) for end in play(graph).end}
+    assert {2.0, 4.0} <= ends  # 1 GB at half speed; then 2 GB at full speed

@@ -345,3 +345,37 @@ def test_names_of_what_is_down_are_checked() -> None:
     for failed, message in ((("spine9",), "name switches"), (("leaf0",), "leave every host attached")):
         with pytest.raises(InputError, match=message):
             Network(pair(16, kind="leaf_spine", hosts_per_leaf=4, num_spines=4, failed=failed))
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (
+            {"kind": "dragonfly", "hosts_per_leaf": 1, "k": 10**6},
+            "fabric.k: must give at most 1,000,000",
+        ),
+        ({"kind": "torus", "dims": (10**6, 10**6)}, "fabric.dims: must have at most"),
+        ({"kind": "bigraph", "num_spines": 10**6}, "fabric.num_spines: must give at most"),
+        (
+            {"kind": "fat_tree", "k": 10**6, "routing": "hashed"},
+            "fabric.k: must give at most 20,000,000",
+        ),
+        (
+            {"kind": "leaf_spine", "hosts_per_leaf": 1, "num_spines": 10**8, "routing": "static"},
+            "fabric.num_spines: must give at most",
+        ),
+    ],
+)
+def test_absurd_sizes_are_bad_input(fields: dict[str, object], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        Network(pair(8, **fields))
+
+
+@pytest.mark.parametrize("node", ["host4", "host[3-6]", "nic9"])
+def test_cables_to_hosts_that_there_are_not_are_bad_input(node: str) -> None:
+    edges = (
+        FabricEdge(a="host[0-3]", b="switch0", bandwidth=B),
+        FabricEdge(a=node, b="switch0", bandwidth=B),
+    )
+    with pytest.raises(InputError, match=r"fabric.edges.1: must name a (host|nic) below 4, of which"):
+        Network(pair(4, kind="graph", edges=edges))

@@ -34,7 +34,9 @@ HOSTS = [plain_host(10e9, 1e-6), switched_host(4, 2), switched_host(4, 4, nic=40
 ALGORITHMS = [
     ("all_reduce", "ring"), ("all_reduce", "tree"), ("all_reduce", "hierarchical"), ("all_reduce", "direct"),
     ("all_reduce", "halving_doubling"), ("all_gather", "ring"), ("all_to_all", "direct"),
-    ("broadcast", "tree"), ("gather", "direct"), ("send", "direct"),
+    ("broadcast", "tree"), ("gather", "direct"), ("send", "direct"), ("all_reduce", "bcube"),
+    ("all_reduce", "binomial_tree"), ("all_reduce", "kary_tree"), ("all_reduce", "packed_trees"),
+    ("all_reduce", "blueconnect"), ("broadcast", "packed_trees"), ("all_to_allv", "direct"),
 ]  # fmt: skip
 
 
@@ -48,7 +50,7 @@ def jobs(draw: st.DrawFn) -> tuple[Cluster, dict[str, Any]]:
     groups = [everyone[i * size : (i + 1) * size] for i in range(count)]
     if op == "send":  # several senders to one receiver
         groups = [[pair[0], everyone[-1]] for pair in groups if pair[0] != everyone[-1]]
-    if algorithm == "hierarchical":
+    if algorithm in ("hierarchical", "blueconnect"):
         groups = [list(range(where.num_devices))]
     sizes = draw(st.sampled_from([1e6, 1e9])) * np.array(draw(st.sampled_from([1, [1, 2, 3, 4, 5, 6] * 4])))
     sizes = sizes if sizes.ndim == 0 else sizes[: len(groups)]
@@ -57,7 +59,7 @@ def jobs(draw: st.DrawFn) -> tuple[Cluster, dict[str, Any]]:
     chunks = draw(st.sampled_from([1, 3])) if algorithm == "hierarchical" else 1
     return where, {
         "op": op, "algorithm": algorithm, "size_bytes": sizes, "ranks": groups, "chunks": chunks,
-        "calibration": CALIBRATION,
+        "calibration": CALIBRATION, "skew": 1.0 if op == "all_to_allv" else 0.0,
     }  # fmt: skip
 
 

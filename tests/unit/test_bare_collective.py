@@ -1,0 +1,118 @@
+"""A bare collective from the API and the command line, and the figure of its loads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sim
+from sim.cli.main import main
+from sim.fabric.network import Network
+
+
+def test_a_table_as_nccl_tests_prints_it() -> None:
+    found = sim.collective("all_reduce", "dgx-h100", ["64KiB", "1GiB"], num_hosts=1)
+    table = found.table()
+    assert table["size_bytes"].tolist() == [65536.0, 2.0**30]
+    assert table["algorithm"].tolist() == ["ring", "nvls"]  # NVLink SHARP for large ones, from Hopper on
+    np.testing.assert_allclose(
+        table["algorithm_bandwidth_bytes_per_s"], table["size_bytes"] / table["time_s"]
+    )
+    ratio = table["bus_bandwidth_bytes_per_s"] / table["algorithm_bandwidth_bytes_per_s"]
+    np.testing.assert_allclose(ratio, 2 * 7 / 8)
+    assert sim.collective("all_reduce", "dgx-a100", num_hosts=1).rows[0]["algorithm"] == "ring"
+
+
+@pytest.mark.parametrize(
+    ("operation", "algorithm"), [("all_reduce", "ring"), ("all_to_all", "direct"), ("all_reduce", "bcube")]
+)
+def test_link_bytes_are_what_the_engine_moves(operation: str, algorithm: str) -> None:
+    found = sim.collective(operation, "a100-leaf-spine-2to1", 1e8, algorithm=algorithm, num_hosts=8)
+    links = found.links()
+    assert found.link_utilisation.max() == pytest.approx(found.rows[0]["busiest_link_utilisation"], rel=1e-6)
+    sent = links[links["link"].str.contains("gpu.*->nvswitch", regex=True)]["bytes"].sum()
+    assert sent > 0
+    network = Network.build(found.cluster)
+    up = found.link_bytes[[network.link_name(i).startswith("leaf") and "spine" in network.link_name(i)
+                           for i in range(network.num_links)]]  # fmt: skip
+    assert up.sum() == pytest.approx(
+        found.link_bytes[[network.link_name(i).startswith("spine") for i in range(network.num_links)]].sum()
+    )
+
+
+def test_the_command_prints_and_draws(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    figure = tmp_path / "load.png"
+    arguments = ["collective", "all_reduce", "tpu-v3-pod", "--num-hosts", "16", "--algorithm", "torus2d"]
+    assert main([*arguments, "--size", "1MiB:16MiB:4", "--plot", str(figure), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [row["size_bytes"] for row in data["rows"]] == [2**20, 2**22, 2**24]
+    assert {row["algorithm"] for row in data["rows"]} == {"torus2d"}
+    assert figure.stat().st_size > 10_000
+    groups = ["--ranks", "0-15:2", "--ranks", "1-15:2", "--size", "1GiB"]
+    assert main(["collective", "all_reduce", "dgx-a100", "--num-hosts", "2", *groups]) == 0
+    assert "8 ranks, 2 groups at once" in capsys.readouterr().out
+
+
+def test_a_matrix_gives_the_size(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "bytes.csv"
+    path.write_text("0,1MB,1MB,2MB\n1MB,0,1MB,2MB\n1000000,1MB,0,2MB\n0,0,0,0\n")
+    arguments = [
+        "collective",
+        "all_to_allv",
+        "single-gpu",
+        "--num-hosts",
+        "4",
+        "--matrix",
+        str(path),
+        "--json",
+    ]
+    assert main(arguments) == 0
+    row = json.loads(capsys.readouterr().out)["rows"][0]
+    assert row["size_bytes"] == 3e6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["all_reduce", "dgx-a100", "--algorithm", "nope"], "collective.algorithm: must be one of"),
+        (["nope", "dgx-a100"], "collective.operation: must be one of"),
+        (["all_reduce", "dgx-a100", "--size", "1GiB:1MiB"], "--size: must be SIZE"),
+        (["all_reduce", "dgx-a100", "--size", "1B:1PB:1.000001"], "--size: must give at most 200"),
+        (["all_reduce", "dgx-a100", "--ranks", "7-0"], "--ranks: must be device numbers"),
+        (["all_reduce", "dgx-a100", "--ranks", "0-9999"], "collective.ranks"),
+        (["all_reduce", "dgx-a100", "--dims", "a"], "--dims: must be whole numbers"),
+        (["all_to_allv", "dgx-a100", "--matrix", "no.csv"], "no.csv: no such file"),
+        (["all_reduce", "dgx-a100", "--num-hosts", "1", "--size", "1MiB", "--plot", "a.no"], "--plot: must"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(["collective", *arguments]) == 2
+    error = capsys.readouterr().err.strip()
+    assert text in error
+    assert "\n" not in error
+
+
+@pytest.mark.parametrize(
+    "name", ["dgx-a100", "a100-fat-tree", "a100-leaf-spine-2to1", "tpu-v3-pod", "dumbbell", "dgx-h100-rail"]
+)
+def test_every_fabric_can_be_drawn(name: str) -> None:
+    chart = sim.plot.fabric(sim.cluster(name))
+    assert len(chart.axes) == 1  # no loads, no colour bar
+    assert chart.axes[0].get_title().startswith(name)
+
+
+def test_a_large_fabric_is_binned_and_a_training_step_coloured() -> None:
+    chart = sim.plot.fabric(sim.cluster("a100-fat-tree", num_hosts=512))
+    assert len(chart.axes[0].lines) <= 4 * 48
+    result = sim.run("vgg16", sim.cluster("v100-dlperf", 2))
+    chart = sim.plot.fabric(result)
+    assert len(chart.axes) == 2
+    colours = {tuple(colour) for colour in chart.axes[0].collections[0].get_colors()}
+    assert colours
