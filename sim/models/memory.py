@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from sim.errors import InputError
 from sim.models.schedules import SCHEDULES, peak
 from sim.spec.calibration import Calibration
-from sim.spec.layer import Attention, Layer
+from sim.spec.layer import Attention, Gemm, Layer
 from sim.spec.strategy import Strategy
 from sim.spec.workload import DTYPE_BYTES, OPTIMIZER_STATES, Workload
 
@@ -218,17 +218,42 @@ def _activations(
     layers: Sequence[Layer], strategy: Strategy, workload: Workload, micro_batch: float, held: float
 ) -> float:
     per_element = micro_batch * _weight_bytes(workload)
+
+    def stored(layer: Layer, recompute: str) -> float:
+        elements = stored_elements(layer, strategy, recompute=recompute)
+        return elements - _narrow_elements(layer, strategy, workload)
+
     if strategy.recompute != "full":
-        return per_element * held * sum(stored_elements(layer, strategy) for layer in layers)
+        return per_element * held * sum(stored(layer, strategy.recompute) for layer in layers)
     kept, _ = activation_elements(layers, strategy)
     block_peak = max(
-        (
-            sum(stored_elements(layer, strategy, recompute="none") for layer in block)
-            for block in _blocks(layers)
-        ),
+        (sum(stored(layer, "none") for layer in block) for block in _blocks(layers)),
         default=0.0,
     )
     return per_element * (held * kept + block_peak)
+
+
+def _narrow_elements(layer: Layer, strategy: Strategy, workload: Workload) -> float:
+    """Elements of one sample that need not be kept as inputs of products are kept quantised.
+
+    Training in 8 or fewer bits keeps what a product needs for its weight gradient as the product read it
+    (Transformer Engine's Linear). The output of attention is kept in 16 bits by its core all the same, the
+    head's and the router's products stay in 16 bits.
+    """
+    share = 1 - DTYPE_BYTES[workload.dtype] / _weight_bytes(workload)
+    if share <= 0 or layer.kind == "head":
+        return 0.0
+    attends = any(isinstance(op, Attention) for op in layer.ops)
+    whole_degree = strategy.tp if strategy.sequence_parallel else 1
+    elements = 0.0
+    for op in layer.ops:
+        if not isinstance(op, Gemm) or (op.split == "none" and layer.num_experts and not op.expert):
+            continue
+        if op.split == "row":
+            elements += 0.0 if attends else op.rows * op.k * op.batch / strategy.tp
+        else:
+            elements += op.rows * op.k * op.batch / whole_degree
+    return share * min(elements / strategy.cp, stored_elements(layer, strategy, recompute="selective"))
 
 
 def _blocks(layers: Sequence[Layer]) -> list[list[Layer]]:
@@ -289,6 +314,9 @@ def _buffers(
         if num_micro_batches > 1 and strategy.pp > 1:
             # Accumulating over a pipeline's micro-batches keeps the unsharded sum until the last backward.
             communication += parameters * element * (1 - 1 / dp)
+    elif strategy.state == "zero1":
+        # Gradients lie in one contiguous buffer and are reduced where they are (Megatron, DeepSpeed).
+        communication = 2 * min(strategy.bucket_size, parameters * element) if dp > 1 else 0.0
     elif dp > 1 or strategy.state.startswith("ps_"):
         # PyTorch DDP copies gradients into buckets; the buckets together are as large as the gradients.
         communication = parameters * element

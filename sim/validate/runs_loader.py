@@ -245,7 +245,7 @@ def _strategy(
         # More expert ranks than replicas: experts lie whole on tensor parallel ranks (Megatron-Bridge).
         "expert_tp": 1 if folded else None,
         "bucket_size": framework.bucket,
-        "state": _state(row, framework, assumed) if degrees["dp"] > 1 else "replicated",
+        "state": _state(row, framework, assumed) if degrees["dp"] * degrees["cp"] > 1 else "replicated",
     }
     return Strategy(**(fields | _variable_update(row)))
 

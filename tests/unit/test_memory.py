@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import sim
 from sim.catalog import Catalog
 from sim.models.memory import COMPONENTS, in_flight_micro_batches, stage_memory
 from sim.spec import Strategy
@@ -160,3 +161,32 @@ def test_what_fits_a_16_gb_card(catalog: Catalog, name: str, dtype: str, batch: 
     )
     assert tuple(sizes) == COMPONENTS
     assert (sum(sizes.values()) <= catalog.device("v100-16gb").memory_bytes) == fits
+
+
+def test_sharded_optimisers_reduce_gradients_where_they_lie() -> None:
+    """DDP copies gradients into buckets of the same size; a contiguous buffer needs two buckets at most."""
+    workload = sim.workload("gpt2")
+    held = {
+        state: stage_memory(
+            workload.layers,
+            strategy=Strategy(state=state, bucket_size=1e6),
+            workload=workload,
+            micro_batch=1,
+            dp=4,
+        )["buffers"]
+        for state in ("replicated", "zero1")
+    }
+    element = 4.0 if workload.dtype in ("fp32", "tf32") else 2.0
+    assert held["replicated"] - held["zero1"] == pytest.approx(workload.num_parameters * element - 2e6)
+
+
+def test_training_in_eight_bits_keeps_inputs_of_products_in_eight_bits() -> None:
+    """Of a block (swiglu): norm output twice, and the input of the second product of the feed-forward."""
+    shape = {"num_layers": 2, "hidden": 64, "num_heads": 4, "ffn_hidden": 192, "sequence_length": 32}
+    stored = {}
+    for dtype in ("bf16", "fp8"):
+        workload = sim.workload("llama2-7b", **shape, num_kv_heads=4, dtype=dtype)
+        stored[dtype] = stage_memory(
+            workload.layers, strategy=Strategy(), workload=workload, micro_batch=1, dp=1
+        )["activations"]
+    assert stored["bf16"] - stored["fp8"] == pytest.approx(2 * 32 * (2 * 64 + 192))
