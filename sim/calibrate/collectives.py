@@ -29,6 +29,7 @@ Errors = dict[str, float]
 
 _FOLDS = 3  # parts that sizes are left out in
 _PRIOR_POINTS = 8  # what the usual spread counts beside a system's own
+_USUAL_SCALE = 0.75  # residuals have long tails: 80 % lie nearer than their standard deviation says
 _LEAST_NOISE = 0.015  # of log(time): repeated runs in one host
 _NOISE = 0.1  # of log(time): the usual spread of a system's measurements around its fitted model
 _FEWEST = 5  # sizes (or systems) below which none is left out to measure the error
@@ -48,15 +49,28 @@ class CollectiveFit:
         80 % half-width of the logarithm of time on rows of a system never seen.
     curves : dict
         Residuals of each scope's measured curves, and how far they spread.
-    held_out : dict of str to float
-        Mean absolute relative error of each system on the sizes left out.
+    left_out : dict of str to list of float
+        log(measured / predicted) of each system's rows that were left out.
     """
 
     estimates: dict[Scope, Level]
     population: Population
     errors: Errors = field(default_factory=dict)
     curves: dict[Scope, Curves] = field(default_factory=dict)
-    held_out: dict[str, float] = field(default_factory=dict)
+    left_out: dict[str, list[float]] = field(default_factory=dict)
+
+    def add_held_out(self, system: str, errors: FloatArray) -> None:
+        """Note errors of rows that were left out."""
+        self.left_out.setdefault(system, []).extend(errors.tolist())
+
+    @property
+    def held_out(self) -> dict[str, float]:
+        """Mean absolute relative error of each system on the rows left out."""
+        return {
+            system: float(np.mean(np.abs(np.expm1(-np.array(errors)))))
+            for system, errors in self.left_out.items()
+            if errors
+        }
 
     def calibration(self, name: str, source: str, *, systems: bool = True) -> Calibration:
         """As a calibration file.
@@ -103,7 +117,9 @@ def usable(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row.case is not None and row.time_s > 0 and row.size_bytes >= 0]
 
 
-def fit(rows: Sequence[Row], start: Population | None = None, *, errors: bool = True) -> CollectiveFit:
+def fit(
+    rows: Sequence[Row], start: Population | None = None, *, errors: bool = True, systems: bool = True
+) -> CollectiveFit:
     """Fit all systems in ``rows``.
 
     Parameters
@@ -114,22 +130,22 @@ def fit(rows: Sequence[Row], start: Population | None = None, *, errors: bool = 
         Prior, such as that of the shipped calibration.
     errors : bool
         Whether to measure the error on left-out rows too (about three times the work).
+    systems : bool
+        Whether to fit every single system, too; without it, the errors are those of systems left out.
     """
     good = usable(rows)
-    scopes = by_scope(good)
     population = populate(good, start)
-    result = CollectiveFit(
-        {key: fit_scope(key, mine, population) for key, mine in scopes.items()}, population
-    )
-    if errors:
-        left_out: dict[str, list[float]] = {}
-        for scope, mine in scopes.items():
-            curves, found = scope_curves(scope, mine, result.estimates[scope], population)
-            result.curves[scope] = curves
-            left_out.setdefault(scope.system, []).extend(np.abs(np.expm1(-found)).tolist())
-        result.held_out = {system: float(np.mean(each)) for system, each in left_out.items() if each}
-        if len({row.system for row in good}) >= _FEWEST:
-            result.errors.update(system_errors(leave_systems_out(good, population)))
+    result = CollectiveFit({}, population)
+    for scope, mine in by_scope(good).items() if systems else ():
+        level = result.estimates[scope] = fit_scope(scope, mine, population)
+        if errors:
+            result.curves[scope], found = scope_curves(scope, mine, level, population)
+            result.add_held_out(scope.system, found)
+    if errors and len({row.system for row in good}) >= _FEWEST:
+        left_out = leave_systems_out(good, population)
+        result.errors.update(system_errors(left_out))
+        for each in left_out if not systems else ():
+            result.add_held_out(each.system, each.errors)
     return result
 
 
@@ -193,7 +209,7 @@ def scope_curves(
     unit = np.concatenate(units)
     quantile = float(np.quantile(unit, 0.8)) / NORMAL_80
     share = len(unit) / (len(unit) + _PRIOR_POINTS)
-    return replace(whole, scale=share * quantile + (1 - share)), np.concatenate(errors)
+    return replace(whole, scale=share * quantile + (1 - share) * _USUAL_SCALE), np.concatenate(errors)
 
 
 def curves_of(scope: Scope, rows: Sequence[Row], level: Level, population: Population) -> Curves:

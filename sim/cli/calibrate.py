@@ -63,7 +63,7 @@ def collectives(
             "FILE", "have rows of known hardware", "; ".join(reasons), hint="Use --set hardware=H100."
         )
     start = None if scratch else population_of(default_catalog().calibration("collectives"))
-    fitted = fit(rows, start)
+    fitted = fit(rows, start, systems=not pooled)
     names = ", ".join(Path(file).name for file in files)
     calibration = fitted.calibration(Path(output).stem, f"fitted on {names}", systems=not pooled)
     Path(output).write_text(calibration_text(calibration), encoding="utf-8")
@@ -79,7 +79,7 @@ def collectives(
             }
         )
     else:
-        _print(calibration, held_out, board.skipped)
+        _print(calibration, held_out, board.skipped, "the system left out" if pooled else "left-out sizes")
     note(f"wrote {output}")
     return 0
 
@@ -139,7 +139,7 @@ def _record(key: str, name: str, parameter: Parameter) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print(calibration: Calibration, held_out: dict[str, float], skipped: dict[str, int]) -> None:
+def _print(calibration: Calibration, held_out: dict[str, float], skipped: dict[str, int], on: str) -> None:
     screen = console()
     columns = [
         ("key", "left"),
@@ -156,6 +156,6 @@ def _print(calibration: Calibration, held_out: dict[str, float], skipped: dict[s
     screen.print(grid(columns, cells, title="Parameters"))
     if held_out:
         rows = [(system, percent(error)) for system, error in held_out.items()]
-        screen.print(grid([("system", "left"), ("mean error on left-out sizes", "right")], rows))
+        screen.print(grid([("system", "left"), (f"mean error on {on}", "right")], rows))
     for reason, count in skipped.items():
         note(f"{count} rows not used: {reason}")

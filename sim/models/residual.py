@@ -20,8 +20,8 @@ FloatArray = npt.NDArray[np.float64]
 
 _OCTAVES_OF_SIZE = 6.0
 _OCTAVES_OF_RANKS = 6.0
-_FEW = 6  # points among which none can be told to be odd
-_OUTLYING = 4.0  # times the usual leave-one-out error
+_FEW = 6  # of so many points one may be odd
+_OUTLYING = 3.0  # standard deviations of a leave-one-out error
 _OTHER_OPERATION = 0.4  # correlation of residuals of two operations at one size
 
 
@@ -104,8 +104,13 @@ def outlying(known: Points, residual: FloatArray, *, deviation: float, noise: Fl
     if len(residual) < _FEW or deviation <= 0.0:
         return np.zeros(len(residual))
     covariance = known.correlation(known) * deviation**2 + np.diag(noise**2 + 1e-6 * deviation**2)
-    inverse = np.linalg.inv(covariance)
-    error = (inverse @ residual) / np.diag(inverse)
-    usual = 1.48 * np.median(np.abs(error))
-    odd: FloatArray = np.where(np.abs(error) > _OUTLYING * max(usual, 1e-9), np.abs(error), 0.0)
+    odd = np.zeros(len(residual))
+    for _ in range(len(residual) // _FEW):  # the oddest first: its neighbours only look odd beside it
+        inverse = np.linalg.inv(covariance + np.diag(odd**2))
+        error, expected = (inverse @ residual) / np.diag(inverse), 1 / np.sqrt(np.diag(inverse))
+        ratio = np.where(odd > 0, 0.0, np.abs(error) / expected)
+        worst = int(ratio.argmax())
+        if ratio[worst] <= _OUTLYING:
+            break
+        odd[worst] = abs(error[worst])
     return odd

@@ -134,3 +134,49 @@ def test_rows_without_a_case_or_time_are_not_used() -> None:
     board = Board.of(predictions(rows, Calibration(name="empty", source="test")))
     assert board.skipped == {"why": 1}
     assert board.summary()["rows"] == len(rows) - 1
+
+
+def test_a_step_in_a_curve_is_kept_beside_the_model() -> None:
+    """A library that changes its mind: a smooth model would miss these sizes by 60 %."""
+    rows = made(hosts=4)
+    jump = [
+        Row(
+            r.id,
+            r.system,
+            r.operation,
+            r.size_bytes,
+            r.time_s * (2.5 if 2**16 <= r.size_bytes < 2**21 else 1),
+            r.case,
+        )
+        for r in rows
+    ]
+    kept, left = jump[::2], jump[1::2]
+    found = predict(left, fit(kept).calibration("mine", "test"))
+    errors = np.abs(found.time / np.array([row.time_s for row in left]) - 1)
+    assert np.median(errors) < 0.06
+    inside = [error for row, error in zip(left, errors, strict=True) if 2**17 <= row.size_bytes < 2**20]
+    assert np.median(inside) < 0.15
+    assert max(inside) < 0.4
+
+
+def test_repetitions_that_scatter_count_less() -> None:
+    """A size whose repetitions differ by factors does not move the fit of the others."""
+    rows = made(hosts=4)
+    middle = rows[20]
+    noisy = [
+        Row(f"n{i}", middle.system, middle.operation, middle.size_bytes, middle.time_s * factor, middle.case)
+        for i, factor in enumerate((1.0, 6.0, 20.0))
+    ]
+    found = predict(rows, fit(rows[:20] + noisy + rows[21:]).calibration("mine", "test"))
+    errors = np.abs(found.time / np.array([row.time_s for row in rows]) - 1)
+    assert np.median(np.delete(errors, 20)) < 0.05
+
+
+@pytest.mark.parametrize("repeats", [1, 5])
+def test_one_size_only_or_twice_the_same_row(repeats: int) -> None:
+    """Tiny and duplicated inputs give a prediction with an interval around it."""
+    rows = [made()[12]] * repeats
+    found = predict(rows, fit(rows).calibration("mine", "test"))
+    assert found.time[0] == pytest.approx(rows[0].time_s, rel=0.1)
+    assert (found.low < found.time).all()
+    assert (found.time < found.high).all()
