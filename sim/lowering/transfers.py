@@ -223,7 +223,9 @@ class TransferEmitter:
         spec = routed.phases[phase]
         suffix = f".{spec.dimension}" if spec.dimension else ""
         names = (stream,) * len(participants) if isinstance(stream, str) else stream
-        senders = 1 if routed.asymmetric else routed.groups.shape[1]
+        senders = routed.groups.shape[1]
+        if routed.asymmetric:  # two that exchange both send
+            senders = len(set(spec.src.tolist())) if len(participants) > 1 else 1
         # Two collectives of two segments each; how many of them run is decided by their counter.
         width, discipline = (
             (2 * gloo.WIDTH, Discipline.ARRIVAL) if routed.operation else (1, Discipline.PROGRAM)

@@ -28,14 +28,14 @@ _PACE: dict[str, Pace] = {
 }
 
 ARCHETYPES: dict[Archetype, tuple[str, ...]] = {
-    ("centralized", "synchronous"): ("tf_ps_sync",),
-    ("centralized", "bounded"): ("petuum_bosen",),
-    ("centralized", "asynchronous"): ("distbelief_downpour",),
+    ("centralized", "synchronous"): ("tf_ps_sync", "sparknet"),
+    ("centralized", "bounded"): ("petuum_bosen", "rudra"),
+    ("centralized", "asynchronous"): ("distbelief_downpour", "easgd"),
     ("decentralized", "synchronous"): ("horovod", "pytorch_ddp"),
-    ("decentralized", "bounded"): ("local_sgd",),
+    ("decentralized", "bounded"): ("local_sgd", "hop"),
+    ("decentralized", "asynchronous"): ("ad_psgd", "gosgd"),
 }
-"""Presets that stand for each archetype of Langer et al. 2020. Decentralised asynchronous systems (gossip)
-need an update rule that no strategy field expresses yet."""
+"""Presets that stand for each archetype of Langer et al. 2020."""
 
 
 def archetype(strategy: Strategy) -> Archetype:
