@@ -36,6 +36,12 @@ REFUSED: list[tuple[str, Fields, str, str]] = [
         "tp",
         "a group forms rank by rank",
     ),
+    (
+        "partial-servers",
+        SERVERS | {"synchronization": "partial_allreduce", "group_size": 4},
+        "state",
+        "be replicated for a partial all-reduce",
+    ),
     ("group-size", SERVERS | {"topology": "tree", "group_size": 5}, "group_size", "divide dp (32). Got 5."),
     (
         "group-size",

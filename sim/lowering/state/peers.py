@@ -73,6 +73,7 @@ class PeerState(StateLowering):
         self.waiting: list[tuple[int, int, int, int]] = []  # stage, class, update task, exchange
         self.starting: list[tuple[int, int, int]] = []  # stage, class, first task of iteration
         self.reduced: dict[tuple[int, int], Ends] = defaultdict(dict)
+        self.received: dict[tuple[int, int], int] = {}  # peers that send to a class in an exchange
         self.nodes = node_groups(self.plan)
         self.grouped = self.nodes.shape[2] > 1
 
@@ -122,6 +123,7 @@ class PeerState(StateLowering):
                 rank = int(classes.representatives[index])
                 rows = np.flatnonzero((family.groups[:, 1:] == rank).any(axis=1))
                 found[number, index] = list(dict.fromkeys(group_class[rows].tolist()))
+                self.received[number, index] = len(rows)
         return found
 
     # -- gradients ------------------------------------------------------------------------------------
@@ -236,7 +238,8 @@ class PeerState(StateLowering):
                 "group_broadcast", self.emitter.stage_classes[stage], self._model_bytes(stage),
                 "peers.spread", Cause.PARAMETER_COMM, held, stream="group", step=step,
             )  # fmt: skip
-        received = max(len(self._senders_to.get((exchange, i), ())) for i in held) if held else 0
+        assert self._senders_to is not None  # counts what everybody receives
+        received = max((self.received.get((exchange, index), 0) for index in held), default=0)
         if not received and not self.pairwise:
             return held
         passes = (2 + max(received, 1)) / self.strategy.fragments  # read all, write the mean

@@ -175,6 +175,20 @@ def partial_groups_are_of_whole_replicas(c: Context) -> Finding | None:
     )  # fmt: skip
 
 
+@RULES.refuse(
+    "partial-servers", "synchronization state", "servers know no groups of whoever is ready but soft_sync"
+)
+def partial_groups_have_no_servers(c: Context) -> Finding | None:
+    """A partial all-reduce with parameter servers or a logical graph."""
+    if c.strategy.synchronization != "partial_allreduce" or not c.uses_servers:
+        return None
+    soft: Overrides = {"strategy.synchronization": "soft_sync", "strategy.group_size": None}
+    return Finding(
+        "strategy.state", "be replicated for a partial all-reduce", c.strategy.state,
+        (TO_REPLICATED, {**TO_REPLICATED, "strategy.num_servers": None}, soft), explain=True,
+    )  # fmt: skip
+
+
 @RULES.refuse("group-size", "group_size synchronization topology dp", "every replica belongs to one group")
 def groups_tile_the_replicas(c: Context) -> Finding | None:
     """Groups that are larger than the job, or do not divide it."""
