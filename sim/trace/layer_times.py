@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sim.trace.host_layer_times import walk_step
 from sim.trace.model import COMMUNICATION, FloatArray, HostTable, IntArray, RankTrace
 from sim.trace.operators import Operator
 from sim.trace.readers.kineto_operators import BACKWARD, Spans, step_windows
@@ -79,13 +80,11 @@ def layer_times(rank: RankTrace) -> LayerTimes | None:
     rank : RankTrace
         A Kineto rank, read with ``host=True``.
     """
-    if rank.host is None or rank.correlation is None or not len(rank.timeline) or not rank.operators:
+    if rank.host is None or rank.correlation is None or not rank.operators:
         return None
-    wanted = _key(rank.operators)
-    windows = step_windows(rank)
-    chosen = [i for i, operators in enumerate(rank.operator_steps) if _key(operators) == wanted]
-    if len(chosen) > 2:
-        chosen = chosen[1:]  # the first one warms up
+    if not len(rank.timeline):
+        return host_layer_times(rank)
+    windows, chosen = step_windows(rank), _chosen(rank)
     launches = _Launches(rank)
     if not launches.found:
         return None
@@ -96,6 +95,37 @@ def layer_times(rank: RankTrace) -> LayerTimes | None:
     if not any(step.device for step in steps):
         return None
     return _mean(rank, steps, [windows[i] for i in chosen], len(rank.operators))
+
+
+def host_layer_times(rank: RankTrace) -> LayerTimes | None:
+    """Times where the host computes; None without finite steps. Waiting for communication is not known."""
+    assert rank.host is not None
+    windows = step_windows(rank)
+    chosen = [i for i in _chosen(rank) if np.isfinite(windows[i][1] - windows[i][0])]
+    if not chosen:
+        return None
+    steps = [walk_step(rank, rank.host, rank.operator_steps[i], windows[i]) for i in chosen]
+    forward = np.asarray(np.mean([s[0] for s in steps], axis=0), np.float64)
+    backward = np.asarray(np.mean([s[1] for s in steps], axis=0), np.float64)
+    none = np.zeros(len(forward))
+    return LayerTimes(
+        forward,
+        backward,
+        none,
+        none,
+        none,
+        update_s=float(np.mean([s[2] for s in steps])),
+        rest_s=float(np.mean([s[3] for s in steps])),
+        step_s=float(np.mean([windows[i][1] - windows[i][0] for i in chosen])),
+        steps=len(chosen),
+    )
+
+
+def _chosen(rank: RankTrace) -> list[int]:
+    """Steps that run the typical operators; the first one warms up."""
+    wanted = _key(rank.operators)
+    chosen = [i for i, operators in enumerate(rank.operator_steps) if _key(operators) == wanted]
+    return chosen[1:] if len(chosen) > 2 else chosen
 
 
 def _key(operators: Sequence[Operator]) -> tuple[object, ...]:

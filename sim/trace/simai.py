@@ -56,7 +56,7 @@ class SimaiTable:
         return 1
 
 
-def simai_workload(table: SimaiTable, name: str) -> tuple[Workload, dict[str, int | bool], Issues]:
+def simai_workload(table: SimaiTable, name: str) -> tuple[Workload, dict[str, int], Issues]:
     """Workload, the strategy that the text describes, and findings.
 
     Raises
@@ -70,14 +70,15 @@ def simai_workload(table: SimaiTable, name: str) -> tuple[Workload, dict[str, in
     if not any(row.compute_s > 1e-6 for row in layers):
         raise InputError("workload text", "hold layers with compute times", name)
     parameters = _parameters(layers, once, tensor, issues)
-    sequence = any(_kind(row.forward) == "reduce_scatter" for row in layers)
     workload = Workload(
         name=name,
         description=f"Imported from a workload text of a device in a tensor-parallel group of {tensor}.",
         source="imported trace",
         layers=tuple(
-            _layer(row, number, elements, tensor)
-            for number, (row, elements) in enumerate(zip(layers, parameters, strict=True))
+            _layer(row, number, block, elements, tensor)
+            for number, (row, block, elements) in enumerate(
+                zip(layers, _blocks(layers), parameters, strict=True)
+            )
         ),
         family="transformer" if any("attention" in row.name for row in layers) else "mlp",
         dtype="bf16",
@@ -86,11 +87,9 @@ def simai_workload(table: SimaiTable, name: str) -> tuple[Workload, dict[str, in
         step_overhead=sum(row.compute_s for row in once),
         num_experts=table.degree("ep") if table.degree("ep") > 1 else None,
     )
-    strategy: dict[str, int | bool] = {"tp": tensor, "pp": table.degree("pp", "PP"), "micro_batch_size": 1}
+    strategy: dict[str, int] = {"tp": tensor, "pp": table.degree("pp", "PP"), "micro_batch_size": 1}
     if table.degree("ep") > 1:
         strategy["ep"] = table.degree("ep")
-    if sequence:
-        strategy["sequence_parallel"] = True
     return workload, {key: value for key, value in strategy.items() if value != 1 or key[0] == "m"}, issues
 
 
@@ -122,7 +121,16 @@ def _parameters(layers: list[SimaiRow], once: list[SimaiRow], tensor: int, issue
     return [sent / _MASTER_BYTES * tensor * (w / total if total else 1 / len(weight)) for w in weight]
 
 
-def _layer(row: SimaiRow, number: int, parameters: float, tensor: int) -> Layer:
+def _blocks(layers: list[SimaiRow]) -> list[int]:
+    """A transformer may be cut before each attention part, anything else before every layer."""
+    attention = ["attention" in row.name for row in layers]
+    if not any(attention):
+        return list(range(len(layers)))
+    starts = [now and not before for before, now in zip([False, *attention], attention, strict=False)]
+    return [max(sum(starts[: i + 1]) - 1, 0) for i in range(len(layers))]
+
+
+def _layer(row: SimaiRow, number: int, block: int, parameters: float, tensor: int) -> Layer:
     reduces = _kind(row.forward) in ("reduce_scatter", "all_reduce")
     experts = "all_to_all" in (_kind(row.forward), _kind(row.input_gradient))
     elements = round(parameters)
@@ -134,7 +142,7 @@ def _layer(row: SimaiRow, number: int, parameters: float, tensor: int) -> Layer:
     return Layer(
         name=f"{row.name} {number}",
         kind="attention" if "attention" in row.name else ("embedding" if "embed" in row.name else "mlp"),
-        block=number,
+        block=block,
         ops=(op,),
         parameters=0 if experts else elements,
         tensor_parameters=0 if experts else elements,

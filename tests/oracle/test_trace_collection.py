@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from sim import api
 from sim.errors import InputError
 from sim.models.compute import model_flops
 from sim.trace.info import trace_info
 from sim.trace.read import read
 from sim.trace.replay import replay, straggler_slowdowns
 from sim.trace.to_graph import operations_of
-from sim.trace.to_workload import to_workload
+from sim.trace.to_workload import import_workload, to_workload
 
 ROOT = Path(os.environ.get("CLUSTERLOOM_TRACES", Path(__file__).parents[3] / "shared" / "data" / "traces"))
 INDEX = ROOT / "INDEX.md"
@@ -126,3 +127,26 @@ def test_imported_models(name: str, parameters: int, forward_macs: float | None)
     assert workload.num_parameters == parameters
     if forward_macs is not None:
         assert model_flops(workload) / 2 == pytest.approx(forward_macs, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("names", "limit"),
+    [
+        (["kineto/samples__resnet50_num_workers_4__worker0.1623212756351.pt.trace.json.gz"], 0.02),
+        (["hta/nccl_parser_config__nccl_data.json.gz"], 0.02),  # no shapes: times and gradients only
+        (["tracelens/mi300__ddp_resnet18_no_pool__train_resnet18.json.gz"], 0.02),
+        (["param/linear_kineto.json.gz", "param/linear_et.json.gz"], 0.01),  # shapes of the execution trace
+        (["param/dlrm_kineto.tar.gz"], 0.02),
+        (["hta/amd_trace__mi250_minitoy_train_ROCm6_2_kineto.json.gz"], 0.02),
+    ],
+    ids=lambda value: str(value[0]).rsplit("/", 1)[-1][:30] if isinstance(value, list) else "",
+)
+def test_imported_steps(names: list[str], limit: float) -> None:
+    """Simulated on the traced device, an import takes the traced step without exposed communication."""
+    imported = import_workload(read([ROOT / name for name in names], host=True), name="imported")
+    device = imported.device.name if imported.device is not None else "a100-80gb"
+    host = api.host("single-gpu", devices=[[device, 1]])
+    result = api.run(imported.workload, api.cluster("single-gpu", 1, host=host))
+    assert result.ok, result.message
+    assert imported.measured_step_s is not None
+    assert result.step_time_s == pytest.approx(imported.measured_step_s, rel=limit)
