@@ -108,6 +108,8 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         fields |= draw(st.sampled_from(schedules(state)))
         if fields["pp"] == 2 and "virtual_stages" not in fields and draw(st.booleans()):
             fields["stage_blocks"] = draw(st.sampled_from([(1, 3), (3, 1)]))
+    if state in ("replicated", "zero1", "zero2", "zero3"):
+        fields["offload_optimizer"] = draw(st.sampled_from([False, False, True]))
     if state == "local":
         fields |= {"synchronization": "local", "local_steps": 2, "ep": 1, "cp": 1, "expert_tp": None}
     else:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from sim.graph.builder import Block, Ends, source
 from sim.graph.execution import Cause
+from sim.lowering import offload
 from sim.lowering.context import context_lowering, is_split
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
@@ -38,6 +39,8 @@ def request_families(plan: Plan) -> None:
         context.request_families(plan)
     if strategy.folds_experts:
         request_experts(plan)
+    if strategy.offload_optimizer:
+        offload.request_families(plan)
     if strategy.pp > 1:
         ring = layout.groups("pp")
         wrap = plan.schedule.placement == "loop" and strategy.virtual_stages > 1

@@ -201,6 +201,8 @@ def _states(
     state = 4.0 * (OPTIMIZER_STATES[workload.optimizer] + mixed) + 4.0 * (gradient_copy and mixed)
     if strategy.has_servers and not strategy.updates_locally:
         state = 0.0  # the servers hold it
+    if strategy.offload_optimizer:
+        state = 0.0  # the host's memory holds it
     state += CENTRE_BYTES.get(strategy.update_semantics, 0.0)
     return {
         "weights": parameters * element / (dp if level >= 3 else 1),

@@ -109,6 +109,9 @@ class Strategy(Spec):
     )
     recompute: Recompute = Field("none", description="activation recomputation (D13)")
     state: StatePlacement = Field("replicated", description="where optimiser state and parameters live (D2)")
+    offload_optimizer: bool = Field(
+        False, description="optimiser state in host memory, updated by the host's processors (D13)"
+    )
     shard_ranks: int | None = Field(
         None, ge=1, description="ranks that share one copy of sharded state; all dp x cp if absent (D2)"
     )

@@ -225,6 +225,20 @@ REFUSED = [
         "divide dp x cp (32). Got 5.",
         advice="Try 4 or 8.",
     ),
+    Case(
+        "offload-optimizer",
+        {"offload_optimizer": True},
+        "offload_optimizer",
+        "be false on hosts without a cpu_device",
+        cluster=cluster(8, processors=False),
+        advice="Try False.",
+    ),
+    Case(
+        "offload-optimizer",
+        {"offload_optimizer": True, "state": "ps_dedicated"},
+        "offload_optimizer",
+        "be false unless every rank updates",
+    ),
     Case("shard-group", {"shard_ranks": 4}, "shard_ranks", "be absent while state is replicated. Got 4."),
     Case(
         "shard-group",

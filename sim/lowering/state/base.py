@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from sim.graph.builder import Edge, Ends
 from sim.graph.execution import Cause
+from sim.lowering import offload
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.models.compute import optimizer_time, step_overhead
@@ -318,6 +319,8 @@ class StateLowering(ABC):
 
     def optimizer(self, stage: int, step: int, elements: float, after: Ends) -> Ends:
         """The parameter update of ``elements`` parameters on every class of a stage."""
+        if self.strategy.offload_optimizer:
+            return self.overhead(stage, step, offload.update(self.emitter, stage, step, elements, after))
         classes = self.emitter.stage_classes[stage]
         workload, seconds = self.plan.workload, {}
         for index in classes:

@@ -373,6 +373,11 @@ TRAINING: tuple[Dimension, ...] = (
             _setting("strategy.recompute", "selective", "all but the attention core's, computed again"),
             _setting("strategy.recompute", "full", "only the inputs of blocks; one more forward pass"),
             Value(
+                "offload_cpu",
+                "optimiser state in host memory; gradients go down, parameters come up (ZeRO-Offload)",
+                {"strategy.offload_optimizer": True},
+            ),
+            Value(
                 "weight_stash",
                 "the weights of every micro-batch in flight are kept for its backward",
                 {"strategy.weight_stash": True},

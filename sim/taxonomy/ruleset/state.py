@@ -102,6 +102,25 @@ def servers_have_processors(c: Context) -> Finding | None:
 
 
 @RULES.refuse(
+    "offload-optimizer",
+    "offload_optimizer state synchronization update",
+    "the processors of each host update what its devices have summed with the others",
+)
+def offloading_has_processors(c: Context) -> Finding | None:
+    """Optimiser state in host memory without processors, or where something else updates."""
+    strategy = c.strategy
+    if not strategy.offload_optimizer:
+        return None
+    off: Overrides = {"strategy.offload_optimizer": False}
+    if c.uses_servers or strategy.synchronization != "bsp" or strategy.update is not None:
+        must = "be false unless every rank updates what all of them have summed"
+        return Finding("strategy.offload_optimizer", must, "true", (off,))
+    if c.cluster.has_processors["ps_colocated"]:
+        return None
+    return Finding("strategy.offload_optimizer", "be false on hosts without a cpu_device", "true", (off,))
+
+
+@RULES.refuse(
     "shard-group",
     "shard_ranks state dp cp ep expert_tp",
     "groups of equal size among the ranks that hold the same parameters each share one copy of sharded state",

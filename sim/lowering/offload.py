@@ -1,0 +1,69 @@
+"""Optimiser state in host memory: gradients come down, the processors update, parameters go up.
+
+ZeRO-Offload (Ren et al., USENIX ATC 2021): the device keeps the compute copy of its parameters only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.graph.builder import Edge, Ends
+from sim.graph.execution import Cause
+from sim.lowering.emitter import Emitter
+from sim.lowering.plan import Plan
+from sim.models.collectives import Phase
+from sim.models.compute import OPTIMIZER_TRAFFIC
+from sim.spec.workload import DTYPE_BYTES
+
+DIRECTIONS = {"offload": (0, 1), "reload": (1, 0)}
+"""Sender and receiver within the pair of a device and its host's memory."""
+
+
+def request_families(plan: Plan) -> None:
+    """Route every rank's way to the memory of its host, and back."""
+    ranks = np.arange(plan.layout.num_ranks)
+    groups = np.column_stack([ranks, plan.network.num_devices + plan.network.device_host[ranks]])
+    for name, (source, target) in DIRECTIONS.items():
+        step = Phase(np.array([source]), np.array([target]), np.ones(1), fraction=1.0, steps=1)
+        plan.request(name, groups, (step,), asymmetric=True)
+
+
+def update(emitter: Emitter, stage: int, step: int, elements: float, after: Ends) -> Ends:
+    """Update ``elements`` parameters of each rank of a stage in the memory of its host."""
+    plan, classes = emitter.plan, emitter.stage_classes[stage]
+    size, seconds = elements * plan.element_bytes, processor_seconds(plan, elements)
+    out: Ends = {index: list(tasks) for index, tasks in after.items()}
+    for index in classes:
+        row = emitter.device_row[index]
+        down = _move(emitter, "offload", index, size, after.get(index, []), step)
+        stream = emitter.builder.stream(row, "processors")
+        task = emitter.builder.compute(
+            row, seconds, "optimizer.host", Cause.OPTIMIZER, after=[down], streams=(stream,), step=step
+        )
+        out[index] = [_move(emitter, "reload", index, size, [task], step)]
+    return out
+
+
+def _move(emitter: Emitter, name: str, index: int, size: float, after: list[Edge], step: int) -> int:
+    cause = Cause.GRADIENT_COMM if name == "offload" else Cause.PARAMETER_COMM
+    group = emitter.family_classes[name].by_member[index][0]
+    return emitter.transfer(
+        name, group, size, f"optimizer.{name}", cause, after, participants=(index,), stream=name, step=step
+    )
+
+
+def processor_seconds(plan: Plan, elements: float) -> float:
+    """Seconds of an update at the memory bandwidth of a host's processors, which its ranks share.
+
+    Ranks wait for each other, so the fullest host and the slowest processors count.
+    """
+    workload, cluster = plan.workload, plan.cluster
+    hosts = plan.network.device_host[np.arange(plan.layout.num_ranks)]
+    bandwidth = min(
+        cluster.device(name).memory_bandwidth * plan.calibration.value("device", name, "memory_efficiency")
+        for name in (cluster.host_of(int(host)).cpu_device for host in np.unique(hosts))
+        if name is not None
+    )
+    element = max(2.0, DTYPE_BYTES[workload.dtype])
+    traffic = OPTIMIZER_TRAFFIC[workload.optimizer] + element + (element if element < 4 else 0.0)
+    return elements * traffic * int(np.bincount(hosts).max()) / bandwidth
