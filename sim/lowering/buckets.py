@@ -11,13 +11,15 @@ class Bucket:
     """A bucket of gradients: ``elements`` numbers, complete once ``last_layer`` has run its backward.
 
     It is also the layer that needs these parameters first in the next forward. ``expert`` buckets belong to
-    the experts of a rank and are shared by fewer ranks.
+    the experts of a rank and are shared by fewer ranks. With ``factors`` (numbers per rank) every rank sends
+    those to all others instead of the gradient.
     """
 
     index: int
     elements: float
     last_layer: int
     expert: bool = False
+    factors: float = 0.0
 
 
 def make_buckets(

@@ -301,7 +301,9 @@ class Plan(Traffic):
     def buckets(self, virtual: int) -> list[Bucket]:
         """Gradient buckets of a model chunk."""
         if virtual not in self._buckets:
-            chunk, first = self.chunks[virtual], self.strategy.first_bucket_size
+            first = self.strategy.first_bucket_size
+            factored = {layer: self.factors(layer) for layer in self.chunks[virtual]}
+            chunk = [layer for layer in self.chunks[virtual] if not factored[layer]]
             self._buckets[virtual] = [
                 bucket
                 for expert in self.parameter_kinds
@@ -314,7 +316,24 @@ class Plan(Traffic):
                     expert=expert,
                 )
             ]
+            for layer in reversed(self.chunks[virtual]):
+                if factored[layer]:
+                    index, elements = len(self._buckets[virtual]), self.local_elements(layer)
+                    self._buckets[virtual].append(Bucket(index, elements, layer, factors=factored[layer]))
         return self._buckets[virtual]
+
+    def factors(self, layer: int) -> float:
+        """Numbers a rank sends of a layer whose gradient travels as sufficient factors; else 0.
+
+        Every rank receives the others' samples x (rows + columns), against twice the matrix for an all-reduce
+        (Xie et al., SFB, UAI 2016; Poseidon's choice per layer: Zhang et al., ATC 2017, section 3.2).
+        """
+        op, ranks = self.workload.layers[layer].fully_connected, self.gradient_groups().shape[1]
+        if self.strategy.sufficient_factors == "never" or op is None or ranks < 2:
+            return 0.0
+        numbers = self.micro_batches * self.local_samples * op.rows * (op.n + op.k)
+        dense = 2 * self.workload.layers[layer].parameters / ranks
+        return numbers if self.strategy.sufficient_factors == "always" or numbers < dense else 0.0
 
     def _local_tensors(self, layer: int, expert: bool) -> tuple[float, ...]:
         """Tensors of a layer on one rank; those of experts follow the others (see ``Layer.tensors``)."""

@@ -168,3 +168,18 @@ class Layer(Spec):
         ),
     )
     num_experts: int = Field(0, ge=0)
+
+    @property
+    def fully_connected(self) -> Gemm | None:
+        """The layer's one matrix product, if its parameters are that matrix (and a bias) and nothing else.
+
+        Its gradient is a sum of outer products, one per row: those vectors are its sufficient factors.
+        """
+        products = [op for op in self.ops if isinstance(op, Gemm)]
+        if len(products) != 1 or len(products) + sum(isinstance(op, MemoryBound) for op in self.ops) < len(
+            self.ops
+        ):
+            return None
+        (op,) = products
+        whole = not (op.expert or self.shared_parameters or self.expert_parameters) and op.batch == 1
+        return op if whole and op.n * op.k <= self.parameters <= op.n * op.k + op.n else None

@@ -43,6 +43,7 @@ Schedule = Literal[
 ]  # fmt: skip
 Recompute = Literal["none", "selective", "full"]
 Compression = Literal["none", "fp16", "bf16", "powersgd"]
+SufficientFactors = Literal["never", "cheaper", "always"]
 ContextParallelism = Literal["ring", "ulysses", "all_gather"]
 Store = Literal["cluster", "local", "memory_cache", "staged_nvme"]
 Axis = Literal["tp", "cp", "dp", "pp"]
@@ -109,6 +110,13 @@ class Strategy(Spec):
     )
     recompute: Recompute = Field("none", description="activation recomputation (D13)")
     state: StatePlacement = Field("replicated", description="where optimiser state and parameters live (D2)")
+    sufficient_factors: SufficientFactors = Field(
+        "never",
+        description=(
+            "fully connected layers send their gradient's factors, samples x (rows + columns) numbers, to "
+            "all ranks: never, where that is fewer bytes than an all-reduce, or always (D4)"
+        ),
+    )
     offload_optimizer: bool = Field(
         False, description="optimiser state in host memory, updated by the host's processors (D13)"
     )

@@ -30,6 +30,8 @@ class WorkloadFacts:
         Blocks between which a pipeline may be cut.
     has_embedding, has_head : bool
         Whether the chain begins with an embedding (ends with a head) that shares its block with other layers.
+    has_fully_connected : bool
+        Whether the gradient of any layer is a sum of outer products.
     has_attention, has_tensor_split, has_selective : bool
         Whether any layer has an attention core, is divided by tensor parallelism, or stores
         activations that selective recomputation drops.
@@ -40,6 +42,7 @@ class WorkloadFacts:
     num_blocks: int
     has_embedding: bool
     has_head: bool
+    has_fully_connected: bool
     has_attention: bool
     has_tensor_split: bool
     has_selective: bool
@@ -60,6 +63,7 @@ class WorkloadFacts:
             num_blocks=workload.num_blocks,
             has_embedding=_shares_block(workload.layers[:2], "embedding"),
             has_head=_shares_block(workload.layers[:-3:-1], "head"),
+            has_fully_connected=any(layer.fully_connected for layer in workload.layers),
             has_attention=attention,
             has_tensor_split=any(layer.tensor_parameters > 0 for layer in workload.layers),
             has_selective=any(layer.stored_selective_elements > 0 for layer in workload.layers),

@@ -47,6 +47,7 @@ PARALLEL: dict[str, list[Any]] = {
 COLLECTIVE = {
     "state": ["replicated", "zero1", "zero2", "zero3"],
     "shard_ranks": [None, None, 2],
+    "sufficient_factors": ["never", "cheaper", "always"],
     "offload_optimizer": [False, False, True],
     "reshard_after_forward": [True, False],
     "collective": ["auto", "ring", "tree", "halving_doubling", "hierarchical", "direct"],

@@ -239,6 +239,21 @@ REFUSED = [
         "offload_optimizer",
         "be false unless every rank updates",
     ),
+    Case(
+        "C2-13",
+        {"sufficient_factors": "always"},
+        "sufficient_factors",
+        "be never, as moe has no fully connected layer",
+        moe(),
+        advice="Try never.",
+    ),
+    Case(
+        "C2-14",
+        {"sufficient_factors": "always", "state": "zero1"},
+        "sufficient_factors",
+        "be never unless replicas sum uncompressed gradients",
+        cnn(),
+    ),
     Case("shard-group", {"shard_ranks": 4}, "shard_ranks", "be absent while state is replicated. Got 4."),
     Case(
         "shard-group",

@@ -12,6 +12,7 @@ from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.lowering.state.base import StateLowering, back, exchange_family
+from sim.models.compute import layer_cost
 
 
 class ReplicatedState(StateLowering):
@@ -38,6 +39,8 @@ class ReplicatedState(StateLowering):
         for expert in plan.parameter_kinds:
             for algorithm in cls._algorithms(plan, expert):
                 cls.request_exchange(plan, cls.exchange, algorithm, expert)
+        if any(bucket.factors for v in range(len(plan.chunks)) for bucket in plan.buckets(v)):
+            plan.request_by_size("dp_factors", plan.gradient_groups(), "all_gather")
 
     @classmethod
     def _algorithms(cls, plan: Plan, expert: bool) -> list[str]:
@@ -46,7 +49,7 @@ class ReplicatedState(StateLowering):
             for v in range(len(plan.chunks))
             for bucket in plan.buckets(v)
             for size in plan.exchanged_bytes(bucket)
-            if bucket.expert == expert
+            if bucket.expert == expert and not bucket.factors
         }
         return sorted({cls._algorithm(plan, size, expert) for size in sizes})
 
@@ -86,10 +89,35 @@ class ReplicatedState(StateLowering):
             classes, dict.fromkeys(classes, seconds), f"{name}.factors", Cause.OTHER, after, step=step
         )
 
+    def _factors(self, stage: int, bucket: Bucket, step: int, after: Ends) -> Ends:
+        """Gather everybody's sufficient factors of a layer and multiply out those of the others."""
+        name, ranks = self.layers[bucket.last_layer].name, self.plan.gradient_span()[0]
+        size = bucket.factors * ranks * self.gradient_bytes
+        family = self.plan.family_of("dp_factors", "all_gather", size)
+        done = self.emitter.collective(
+            family, self.sharers(stage), size, f"{name}.factors", Cause.GRADIENT_COMM, after, stream="dp",
+            step=step,
+        )  # fmt: skip
+        seconds = {c: self._multiplied_s(c, bucket.last_layer, ranks - 1) for c in done}
+        return self.emitter.compute(list(done), seconds, f"{name}.multiply", Cause.BACKWARD, done, step=step)
+
+    def _multiplied_s(self, index: int, layer: int, others: int) -> float:
+        """Seconds to multiply out the factors of some other ranks in one product."""
+        return layer_cost(
+            self.layers[layer],
+            device=self.plan.device_of_rank(int(self.plan.classes.representatives[index])),
+            dtype=self.plan.workload.dtype,
+            micro_batch=others * self.plan.micro_batches * self.plan.local_samples,
+            calibration=self.plan.calibration,
+        ).backward_weight_s
+
     @override
     def gradients_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
         for bucket in self.plan.buckets(virtual):
-            if bucket.last_layer == layer:
+            if bucket.last_layer == layer and bucket.factors:
+                for index, tasks in self._factors(stage, bucket, step, ends).items():
+                    self.exchanged[step].setdefault(index, []).extend(tasks)
+            elif bucket.last_layer == layer:
                 label = f"bucket{bucket.index}"
                 filled = self.copy_bucket(stage, bucket.elements, step, ends, f"{label}.fill")
                 done = self.exchange_bucket(stage, bucket, step, filled, f"{label}.{self.exchange}")

@@ -186,6 +186,11 @@ TRAINING: tuple[Dimension, ...] = (
                 "strategy.local_steps",
                 "strategy.exchange_bits",
             ),
+            Value(
+                "sufficient_factors",
+                "factors of fully connected layers' gradients, samples x (rows + columns), to every rank",
+                {"strategy.sufficient_factors": "always"},
+            ),
             _setting(_UPDATE, "elastic_average", "models against a centre, which both move towards (EASGD)"),
             _setting(_UPDATE, "sma", "corrections towards the average model, beside every step (Crossbow)"),
             _setting(_UPDATE, "gossip_average", "models, averaged with the peers of a graph"),

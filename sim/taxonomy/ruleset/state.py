@@ -102,6 +102,42 @@ def servers_have_processors(c: Context) -> Finding | None:
 
 
 @RULES.refuse(
+    "C2-13",
+    "sufficient_factors",
+    "only the gradient of a fully connected layer is an outer product per sample",
+)
+def factors_have_matrices(c: Context) -> Finding | None:
+    """Sufficient factors of a model without fully connected layers."""
+    chosen = c.strategy.sufficient_factors
+    if chosen == "never" or c.workload_facts.has_fully_connected:
+        return None
+    must = f"be never, as {c.workload.name} has no fully connected layer"
+    return Finding("strategy.sufficient_factors", must, chosen, ({"strategy.sufficient_factors": "never"},))
+
+
+@RULES.refuse(
+    "C2-14",
+    "sufficient_factors state synchronization update compression tp",
+    "factors cannot be summed on the way: every rank needs all of them, and updates the whole matrix",
+)
+def factors_reach_every_rank(c: Context) -> Finding | None:
+    """Sufficient factors with servers, shards, compression, or updates of something else than gradients."""
+    strategy = c.strategy
+    plain = strategy.state == "replicated" and strategy.synchronization == "bsp" and strategy.update is None
+    if strategy.sufficient_factors == "never" or (
+        plain and strategy.compression in ("none", "fp16", "bf16") and strategy.tp == 1
+    ):
+        return None
+    return Finding(
+        "strategy.sufficient_factors",
+        "be never unless replicas sum uncompressed gradients",
+        strategy.sufficient_factors,
+        ({"strategy.sufficient_factors": "never"},),
+        explain=True,
+    )
+
+
+@RULES.refuse(
     "offload-optimizer",
     "offload_optimizer state synchronization update",
     "the processors of each host update what its devices have summed with the others",
