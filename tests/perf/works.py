@@ -80,6 +80,13 @@ def hierarchical(n: int, chunks: int) -> Lowering:
     )
 
 
+def fat_tree(hosts: int, operation: str, algorithm: str) -> Lowering:
+    """1 GiB on 8 A100 per host below a fat-tree."""
+    calibration = default_catalog().calibration("ideal")
+    where = default_catalog().cluster("a100-fat-tree", num_hosts=hosts)
+    return lambda: lower_collective(where, operation, algorithm, GIB, calibration=calibration)
+
+
 def incast(spread: float) -> Lowering:
     """1,000 workers push to one server, sizes between one and 1 + ``spread`` times the smallest."""
     calibration = default_catalog().calibration("ideal")
@@ -124,6 +131,9 @@ WORKS: dict[str, Callable[[], Lowering]] = {
     "hierarchical 8 x 64": lambda: hierarchical(64, 1),
     "hierarchical 8 x 512": lambda: hierarchical(512, 1),
     "hierarchical 8 x 64, 4 chunks": lambda: hierarchical(64, 4),
+    "fat-tree hierarchical 16,384": lambda: fat_tree(2048, "all_reduce", "hierarchical"),
+    "fat-tree ring 65,536": lambda: fat_tree(8192, "all_reduce", "ring"),
+    "fat-tree all-to-all 65,536": lambda: fat_tree(8192, "all_to_all", "direct"),
     "incast of 1,000": lambda: incast(0.0),
     "incast of 1,000 sizes": lambda: incast(1.0),
     "GPT-like on 8": lambda: gpt_like(8),
