@@ -172,6 +172,12 @@ def fill_run(result: Result, graph: ExecutionGraph, run: RunRecord) -> None:
     result.parts, result.critical_device = parts.parts, parts.critical_device
     result.overlap_fraction, result.communication_s = parts.overlap_fraction, parts.communication_s
     result.converged, result.iterations = run.converged, len(run.boundary_times)
+    if not run.converged and run.step_time > 0:
+        width = 100 * (run.step_time_interval[1] / run.step_time - 1)
+        result.warnings.append(
+            f"confidence: stopped after {len(run.boundary_times)} iterations ({run.num_instances:,} tasks)"
+            f" with the step time known to {width:.2g} % (80 %), wider than asked."
+        )
     low, high = run.step_time_interval
     if high > low and run.step_time > 0:
         scale = parts.step_time_s / run.step_time

@@ -85,6 +85,13 @@ class Player:
         lead = min(LEAD_LIMIT, max(LEAD_FLOOR, LEAD_INSTANCES // stride))
         for k in range(len(self.pending) // stride, iteration + 1):
             if plan.max_iterations is None and k - len(self.boundary_times) > lead:
+                if self.running():  # somebody works, only much more slowly
+                    raise InputError(
+                        "perturbation",
+                        f"leave nobody more than {lead} iterations behind the fastest worker",
+                        f"iteration {len(self.boundary_times)} still running in iteration {k}",
+                        hint="Without a barrier, slow factors near or above that number cannot be averaged.",
+                    )
                 raise Deadlock(explain(self.stuck()))
             self._opened_now = self._opened_now + 1 if now == self._opened_at else 0
             self._opened_at = now

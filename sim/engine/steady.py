@@ -17,6 +17,9 @@ _NORMAL_90 = 1.2815515655446004  # 90 % quantile of the normal distribution: two
 _BATCHES = 8
 # A run without randomness that does not recur (an asynchronous one) is given this many iterations to do so.
 _PATIENCE = 16
+MAX_INSTANCES = 6_000_000
+"""Task instances after which a run that is random or does not recur is content with the interval it has."""
+_LEAST_ITERATIONS = 10
 
 
 class SteadyState:
@@ -44,7 +47,9 @@ class SteadyState:
         if graph.slow_state is not None:  # rare states have to be seen before a mean says anything
             seldom = graph.slow_state[0] * max(1, len(graph.devices.name))
             min_iterations = max(min_iterations, 64, min(1000, ceil(8 / seldom)))
-        self._confidence, self._min, self._limit = confidence, min_iterations, limit
+        # So that large jobs without a common step end: by the number of tasks, which is the same everywhere.
+        limit = min(limit, max(_LEAST_ITERATIONS, MAX_INSTANCES // max(1, player.plan.num_tasks)))
+        self._confidence, self._min, self._limit = confidence, min(min_iterations, limit), limit
         self._seen: dict[object, list[tuple[int, float, FloatArray, FloatArray]]] = {}
         self._boundary_tasks: IntArray = np.flatnonzero(player.plan.boundary)
         self._means: list[float] = []
