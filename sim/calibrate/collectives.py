@@ -29,6 +29,7 @@ Errors = dict[str, float]
 
 _FOLDS = 3  # parts that sizes are left out in
 _PRIOR_POINTS = 8  # what the usual spread counts beside a system's own
+UNTOUCHED = "as shipped"
 _USUAL_SCALE = 0.75  # residuals have long tails: 80 % lie nearer than their standard deviation says
 _LEAST_NOISE = 0.015  # of log(time): repeated runs in one host
 _NOISE = 0.1  # of log(time): the usual spread of a system's measurements around its fitted model
@@ -49,6 +50,8 @@ class CollectiveFit:
         80 % half-width of the logarithm of time on rows of a system never seen.
     curves : dict
         Residuals of each scope's measured curves, and how far they spread.
+    start : dict
+        Levels that the fit began with; those that it did not touch are still the same.
     left_out : dict of str to list of float
         log(measured / predicted) of each system's rows that were left out.
     """
@@ -57,6 +60,7 @@ class CollectiveFit:
     population: Population
     errors: Errors = field(default_factory=dict)
     curves: dict[Scope, Curves] = field(default_factory=dict)
+    start: Population = field(default_factory=dict)
     left_out: dict[str, list[float]] = field(default_factory=dict)
 
     def add_held_out(self, system: str, errors: FloatArray) -> None:
@@ -86,7 +90,8 @@ class CollectiveFit:
         library: dict[str, dict[str, Parameter]] = {}
         for key, level in self.population.items():
             is_setting = "-" in key
-            (library if is_setting else link)[key] = _entries(level, source)
+            origin = UNTOUCHED if level is self.start.get(key) else source
+            (library if is_setting else link)[key] = _entries(level, origin)
         for scope, level in self.estimates.items() if systems else ():
             library[scope_key(scope.setting, scope.system)] = _entries(level, source)
         for band, width in self.errors.items():
@@ -135,7 +140,7 @@ def fit(
     """
     good = usable(rows)
     population = populate(good, start)
-    result = CollectiveFit({}, population)
+    result = CollectiveFit({}, population, start=start or {})
     for scope, mine in by_scope(good).items() if systems else ():
         level = result.estimates[scope] = fit_scope(scope, mine, population)
         if errors:
@@ -224,6 +229,7 @@ def curves_of(scope: Scope, rows: Sequence[Row], level: Level, population: Popul
     noise = max(_LEAST_NOISE, float(np.median(each[each > 0]))) if (each > 0).any() else _LEAST_NOISE
     number, points = len(middle), Points.of(list(groups))
     spread = float(np.sqrt((np.sum(middle**2) + _PRIOR_POINTS * _NOISE**2) / (number + _PRIOR_POINTS)))
+    spread *= np.sqrt(1 + _PRIOR_POINTS / number)  # few points fit well and say little
     odd = outlying(points, middle, deviation=spread, noise=np.maximum(noise, each))
     return Curves(points, middle, np.maximum(each, odd), spread, noise, 1.0)
 

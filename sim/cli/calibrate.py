@@ -13,6 +13,8 @@ from sim.cli.calibrate_runs import runs
 from sim.cli.output import console, emit_json, grid, note, number, percent, seconds
 from sim.errors import InputError
 
+UNTOUCHED = "as shipped"  # source of entries that a fit did not touch; see sim.calibrate.collectives
+
 if TYPE_CHECKING:
     from sim.spec.calibration import Calibration, Parameter
 
@@ -129,6 +131,7 @@ def _parameters(calibration: Calibration) -> list[tuple[str, str, Parameter]]:
         for key, entries in sorted(getattr(calibration, section).items())
         if "/" not in key  # a measured curve, in the file only
         for name, parameter in sorted(entries.items())
+        if parameter.source != UNTOUCHED
     ]
 
 

@@ -91,3 +91,30 @@ def test_the_shipped_calibration_is_pooled_and_cited() -> None:
     assert {"nvlink3", "nvlink4", "pcie4", "verbs", "efa"} <= set(calibration.link)
     for section in (calibration.link, calibration.library):
         assert all(parameter.source for entries in section.values() for parameter in entries.values())
+
+
+def test_odd_rows_of_a_users_own_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Units, repeated rows, sizes without sense, unknown machines: each has a status."""
+    path, cal, out = tmp_path / "mine.csv", tmp_path / "cal.yaml", tmp_path / "pred.csv"
+    rows = [
+        "H100 SXM,16,2,8x NDR InfiniBand,all_reduce,1MiB,150us",
+        "H100 SXM,16,2,8x NDR InfiniBand,all_reduce,1MiB,150us",
+        "H100 SXM,16,2,8x NDR InfiniBand,all_reduce,4194304,90",
+        "Gaudi3,16,2,RoCE,all_reduce,1MiB,400", "H100,16,2,?,all_reduce,1MiB,400",
+        "H100,,2,IB,all_reduce,1,4",
+        "H100,16,2,IB,frobnicate,1,4", "H100,16,2,IB,all_reduce,inf,4", "H100,16,2,IB,all_reduce,0,4",
+        "H100,16,2,IB,all_reduce,1e6,-3",
+    ]  # fmt: skip
+    path.write_text("\n".join(["hardware,gpus,nodes,inter_network,collective,message_bytes,time_us", *rows]))
+    assert main(["calibrate", "collectives", str(path), "-o", str(cal), "--json"]) == 0
+    fitted = json.loads(capsys.readouterr().out)["parameters"]
+    assert {entry["key"].split("/")[0] for entry in fitted} <= {"link", "library"}
+    assert not any("rccl" in entry["key"] for entry in fitted)  # only what these rows touch
+    arguments = ["validate", "collectives", "--measurements", str(path), "--calibration", str(cal)]
+    assert main([*arguments, "--out", str(out), "--json"]) == 0
+    found = pd.read_csv(out)
+    assert found["status"].tolist() == ["ok"] * 3 + ["skipped"] * 5 + ["ok"] * 2
+    assert found.loc[found["status"] == "skipped", "message"].str.len().gt(5).all()
+    good = found[found["status"] == "ok"]
+    assert (good["low_us"] < good["predicted_time_us"]).all()
+    assert (good["predicted_time_us"] < good["high_us"]).all()

@@ -184,14 +184,14 @@ def find_device(hardware: str, intra_link: str, elsewhere: str = "") -> DeviceFa
     hardware, intra_link : str
         Cells of the row.
     elsewhere : str
-        What else may name the machine: the network, the system.
+        What else may name the machine where ``hardware`` is empty: the network, the system.
 
     Raises
     ------
     UnknownHardware
         If nothing names a device whose links are known.
     """
-    facts = _device(hardware) or _device(intra_link) or _device(elsewhere)
+    facts = _device(hardware) if hardware else _device(intra_link) or _device(elsewhere)
     if facts is None:
         if "1 gpu per node" not in intra_link.lower():
             raise UnknownHardware(f"device not known: {hardware or 'none given'}")

@@ -115,7 +115,7 @@ class Row:
     @property
     def band(self) -> str:
         """Size band for reports."""
-        return next(name for name, limit in SIZE_BANDS if self.size_bytes < limit)
+        return next((name for name, limit in SIZE_BANDS if self.size_bytes < limit), "not stated")
 
 
 def read_rows(table: pd.DataFrame) -> list[Row]:
@@ -232,6 +232,8 @@ def _cluster(
 ) -> tuple[Cluster, str, DeviceFacts, str]:
     notes = Assumptions()
     device = find_device(hardware, intra_link, f"{inter_network} {system}")
+    if not hardware:
+        notes.add(f"assumed {device.name} after the network or system")
     per_host, network = gpus // hosts, NetworkFacts("", 0, 0.0)
     if hosts > 1:
         network = find_network(inter_network, device, per_host, notes, hardware)
