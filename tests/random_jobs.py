@@ -80,6 +80,20 @@ def schedules(state: str) -> list[dict[str, Any]]:
     return found
 
 
+def transfers(state: str, pp: int) -> list[dict[str, Any]]:
+    """Ways to schedule transfers (D8) that go with a state and a pipeline."""
+    found: list[dict[str, Any]] = [{}, {}, {"fusion": "none"}, {"partition_size": 4e6}]
+    if state in ("replicated", "zero1", "zero2"):
+        found += [
+            {"fusion": "time", "cycle_time": 2e-3, "negotiation": "coordinator"},
+            {"fusion": "merge_plan", "negotiation": "hier_coordinator", "cycle_time": 1e-3},
+        ]
+    if pp == 1 and state in ("replicated", "ps_dedicated", "ps_colocated"):
+        urgent = {"order": "priority_layer", "partition_size": 3e6}
+        found += [urgent, urgent | {"credit": 6e6}, {"order": "critical_path", "fusion": "none"}]
+    return found
+
+
 @st.composite
 def jobs(draw: st.DrawFn) -> dict[str, Any]:
     """A job that folding may simplify, in every way its ranks can differ."""
@@ -137,6 +151,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
             )
         )
         fields["chunks"] = 2 if fields["collective"] in ("hierarchical", "bcube") else 1
+    fields |= draw(st.sampled_from(transfers(state, fields["pp"])))
     slow = draw(st.sampled_from([{}, {}, {3: 1.3}, {0: 1.1, 5: 1.1}]))
     speed = draw(st.sampled_from([1.0, 0.8]))
     return {"where": where, "slow_ranks": slow, "speed": speed, **fields}

@@ -12,7 +12,8 @@ class Bucket:
 
     It is also the layer that needs these parameters first in the next forward. ``expert`` buckets belong to
     the experts of a rank and are shared by fewer ranks. With ``factors`` (numbers per rank) every rank sends
-    those to all others instead of the gradient.
+    those to all others instead of the gradient. Once complete a bucket waits for ``wait`` seconds, for a
+    cycle to end; a piece of a partitioned bucket is a ``share`` of it.
     """
 
     index: int
@@ -20,6 +21,8 @@ class Bucket:
     last_layer: int
     expert: bool = False
     factors: float = 0.0
+    wait: float = 0.0
+    share: float = 1.0
 
 
 def make_buckets(

@@ -12,6 +12,7 @@ from functools import cached_property
 from sim.graph.builder import Ends
 from sim.graph.execution import Cause
 from sim.lowering.plan import Plan
+from sim.lowering.scheduling import stream_rules
 from sim.lowering.transfers import TransferEmitter
 from sim.models.compute import LayerCosts
 
@@ -28,6 +29,7 @@ class Emitter(TransferEmitter):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.plan = plan
+        self.stream_rules = stream_rules(plan)
         parts = plan.classes
         self.stage_classes: list[list[int]] = [[] for _ in range(plan.strategy.pp)]
         self.server_classes: list[int] = []

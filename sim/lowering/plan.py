@@ -17,10 +17,13 @@ from sim.errors import InputError
 from sim.fabric.network import Network
 from sim.lowering.arrays import distinct
 from sim.lowering.buckets import Bucket, make_buckets
+from sim.lowering.collective import lower_collective
+from sim.lowering.fusion import FusionOptions, ReadyTensor, fuse, idle_seconds, partitioned
 from sim.lowering.layout import Layout
 from sim.lowering.library import LibraryTimes, achievable
 from sim.lowering.stages import split_layers
 from sim.lowering.traffic import Traffic, reduction_rate, step_latency
+from sim.models.collectives import GRID_ALGORITHMS
 from sim.models.compute import LayerCosts, Measurement, chain_cost
 from sim.models.data_path import Checkpoint, DataPath, checkpoint, data_path
 from sim.models.memory import (
@@ -301,25 +304,19 @@ class Plan(Traffic):
     def buckets(self, virtual: int) -> list[Bucket]:
         """Gradient buckets of a model chunk."""
         if virtual not in self._buckets:
-            first = self.strategy.first_bucket_size
             factored = {layer: self.factors(layer) for layer in self.chunks[virtual]}
-            chunk = [layer for layer in self.chunks[virtual] if not factored[layer]]
-            self._buckets[virtual] = [
+            dense = [layer for layer in self.chunks[virtual] if not factored[layer]]
+            fused = [
                 bucket
                 for expert in self.parameter_kinds
-                for bucket in make_buckets(
-                    chunk,
-                    [self._local_tensors(layer, expert) for layer in chunk],
-                    bucket_bytes=self.strategy.bucket_size,
-                    first_bucket_bytes=self.strategy.bucket_size if first is None else first,
-                    element_bytes=self.element_bytes,
-                    expert=expert,
-                )
+                for bucket in self._fused(virtual, dense, expert=expert)
             ]
+            found = partitioned(fused, self.strategy.partition_size, self.element_bytes)
             for layer in reversed(self.chunks[virtual]):
                 if factored[layer]:
-                    index, elements = len(self._buckets[virtual]), self.local_elements(layer)
-                    self._buckets[virtual].append(Bucket(index, elements, layer, factors=factored[layer]))
+                    elements = self.local_elements(layer)
+                    found.append(Bucket(len(found), elements, layer, factors=factored[layer]))
+            self._buckets[virtual] = found
         return self._buckets[virtual]
 
     def factors(self, layer: int) -> float:
@@ -334,6 +331,64 @@ class Plan(Traffic):
         numbers = self.micro_batches * self.local_samples * op.rows * (op.n + op.k)
         dense = 2 * self.workload.layers[layer].parameters / ranks
         return numbers if self.strategy.sufficient_factors == "always" or numbers < dense else 0.0
+
+    def _fused(self, virtual: int, chunk: list[int], *, expert: bool) -> list[Bucket]:
+        """Buckets of some layers of a chunk before they are cut, as the strategy's fusion makes them."""
+        first = self.strategy.first_bucket_size
+        tensors = [self._local_tensors(layer, expert) for layer in chunk]
+        capacity = self.strategy.bucket_size
+        if self.strategy.fusion == "size":
+            return make_buckets(
+                chunk,
+                tensors,
+                bucket_bytes=capacity,
+                first_bucket_bytes=capacity if first is None else first,
+                element_bytes=self.element_bytes,
+                expert=expert,
+            )
+        ready, startup, per_byte = self._ready_in_backward(virtual), 0.0, 0.0
+        if self.strategy.fusion == "merge_plan":
+            startup, per_byte = self._exchange_line(expert=expert)
+        in_order = [
+            ReadyTensor(layer, size, size * self.element_bytes, ready[layer])
+            for layer, sizes in zip(reversed(chunk), reversed(tensors), strict=True)
+            for size in reversed(sizes)
+        ]
+        options = FusionOptions(capacity, self.strategy.cycle_time, startup, per_byte)
+        return fuse(self.strategy.fusion, in_order, options, expert=expert)
+
+    def _ready_in_backward(self, virtual: int) -> dict[int, float]:
+        """Seconds from the beginning of a chunk's backward until each of its layers has its gradients."""
+        stage = self.holders(virtual)[0]
+        rank = int(np.flatnonzero(self.layout.coordinates["pp"] == stage)[0])
+        costs = self.layer_costs(self.device_of_rank(rank))
+        seconds = costs.backward_input_s + costs.backward_weight_s
+        if self.strategy.recompute == "full":
+            seconds = seconds + costs.forward_s
+        layers = self.chunks[virtual][::-1]
+        return dict(zip(layers, np.cumsum(seconds[layers]).tolist(), strict=True))
+
+    def _exchange_line(self, *, expert: bool) -> tuple[float, float]:
+        """Seconds of an all-reduce among a gradient group alone on the network: start-up, and per byte."""
+        groups, sizes = self.gradient_groups(expert=expert), (1.0, 64e6)
+        if groups.shape[1] < 2:
+            return 0.0, 0.0
+        algorithm, dims = self.strategy.collective, self.strategy.collective_dims
+        if algorithm in GRID_ALGORITHMS:
+            dims = self.grid(groups, algorithm, dims)
+            if dims is None or min(dims) < 2:
+                algorithm, dims = "ring", None
+        short, long = (
+            idle_seconds(
+                lower_collective(
+                    self.cluster, "all_reduce", algorithm, size, calibration=self.calibration,
+                    ranks=groups[0], dims=dims, radix=self.strategy.collective_radix,
+                )
+            )
+            for size in sizes
+        )  # fmt: skip
+        per_byte = (long - short) / (sizes[1] - sizes[0])
+        return short - per_byte * sizes[0], per_byte
 
     def _local_tensors(self, layer: int, expert: bool) -> tuple[float, ...]:
         """Tensors of a layer on one rank; those of experts follow the others (see ``Layer.tensors``)."""

@@ -62,12 +62,15 @@ class TransferEmitter:
     builder : GraphBuilder
     device_row : dict of int to int
         Class of endpoints -> row of the graph's devices; the owner fills it.
+    stream_rules : dict of str to (int, Discipline)
+        Width and discipline of streams that do not serve one after another in program order, by label.
     """
 
     def __init__(self, traffic: Traffic) -> None:
         self.traffic = traffic
         self.builder = GraphBuilder()
         self.device_row: dict[int, int] = {}
+        self.stream_rules: dict[str, tuple[int, Discipline]] = {}
         self._ports: dict[tuple[Any, ...], _Port] = {}
         self._finished: dict[tuple[Any, ...], tuple[int, int]] = {}
         self.family_classes = {name: self._classes(name, i) for i, name in enumerate(traffic.families)}
@@ -228,7 +231,9 @@ class TransferEmitter:
             senders = len(set(spec.src.tolist())) if len(participants) > 1 else 1
         # Two collectives of two segments each; how many of them run is decided by their counter.
         width, discipline = (
-            (2 * gloo.WIDTH, Discipline.ARRIVAL) if routed.operation else (1, Discipline.PROGRAM)
+            (2 * gloo.WIDTH, Discipline.ARRIVAL)
+            if routed.operation
+            else self.stream_rules.get(names[0], (1, Discipline.PROGRAM))
         )
         return _Port(
             device=self.device_row[participants[0]],

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sim.spec.base import Bytes, Spec
+from sim.spec.base import Bytes, Seconds, Spec
 
 Synchronization = Literal[
     "bsp",
@@ -44,6 +44,9 @@ Schedule = Literal[
 Recompute = Literal["none", "selective", "full"]
 Compression = Literal["none", "fp16", "bf16", "powersgd"]
 SufficientFactors = Literal["never", "cheaper", "always"]
+Fusion = Literal["none", "size", "time", "merge_plan"]
+TransferOrder = Literal["fifo", "priority_layer", "critical_path"]
+Negotiation = Literal["none", "coordinator", "hier_coordinator"]
 ContextParallelism = Literal["ring", "ulysses", "all_gather"]
 Store = Literal["cluster", "local", "memory_cache", "staged_nvme"]
 Axis = Literal["tp", "cp", "dp", "pp"]
@@ -194,6 +197,33 @@ class Strategy(Spec):
     bucket_size: Bytes = Field(25 * 2.0**20, gt=0, description="gradient bucket capacity (D8)")
     first_bucket_size: Bytes | None = Field(
         None, gt=0, description="capacity of the first bucket; 1 MiB when bucket_size is left at its default"
+    )
+    fusion: Fusion = Field(
+        "size",
+        description=(
+            "gradients that travel together (D8): none, up to bucket_size, those of a cycle_time, or an "
+            "optimal plan for the exchange's start-up time and bandwidth"
+        ),
+    )
+    cycle_time: Seconds = Field(
+        0.0, ge=0, description="period at which ready gradients are looked for: fusion `time`, negotiation"
+    )
+    partition_size: Bytes | None = Field(
+        None, gt=0, description="gradients are cut into pieces of at most so many bytes; uncut if absent (D8)"
+    )
+    order: TransferOrder = Field(
+        "fifo",
+        description=(
+            "which of several waiting gradients is sent first (D8): what was ready first, what the next "
+            "forward needs first, or (critical_path, servers) only parameters by need"
+        ),
+    )
+    credit: Bytes | None = Field(
+        None, gt=0, description="bytes of pieces that may be under way at a time; one piece if absent (D8)"
+    )
+    negotiation: Negotiation = Field(
+        "none",
+        description="how ranks agree on what is ready everywhere (D8): not, through one rank, or up a tree",
     )
     prefetch: int = Field(1, ge=0, description="ZeRO-3: layers whose parameters are gathered ahead")
 

@@ -90,6 +90,8 @@ class ClusterFacts:
         Precisions each device type states a peak for.
     has_processors : dict of str to bool
         For each parameter server state, whether the hosts of its servers say which processors they have.
+    library : str
+        Collective library.
     memory_bytes : float
         Memory of all hosts together.
     cores : int
@@ -109,6 +111,7 @@ class ClusterFacts:
     nvlink_domain: int
     dtypes_of_device: dict[str, tuple[str, ...]]
     has_processors: dict[str, bool]
+    library: str
     memory_bytes: float
     cores: int
     has_local_storage: bool
@@ -141,6 +144,7 @@ class ClusterFacts:
                 "ps_dedicated": cluster.server_type.cpu_device is not None,
                 "ps_colocated": all(host.cpu_device is not None for host in cluster.host_types),
             },
+            library=cluster.library,
             torus=cluster.fabric.torus_extents(places),
             torus_of_devices=of_devices,
             counts_exchanges=cluster.fabric.counts_exchanges,

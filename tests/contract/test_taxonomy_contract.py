@@ -9,18 +9,23 @@ import pytest
 from sim.errors import InputError
 from sim.fabric.exchange import MAX_SUMMED_RANKS
 from sim.lowering.context import CONTEXTS
+from sim.lowering.fusion import FUSIONS
+from sim.lowering.scheduling import ORDERED_STREAMS
 from sim.models.collectives import plan
 from sim.spec.fabric import FabricKind
 from sim.spec.strategy import (
     CollectiveAlgorithm,
     Compression,
     ContextParallelism,
+    Fusion,
     LogicalTopology,
+    Negotiation,
     Recompute,
     Schedule,
     StatePlacement,
     Strategy,
     Synchronization,
+    TransferOrder,
     UpdateSemantics,
 )
 from sim.spec.workload import DType, Workload
@@ -38,6 +43,9 @@ from sim.taxonomy.ruleset import collective
         ("D5", "strategy.topology", LogicalTopology),
         ("D6", "strategy.collective", CollectiveAlgorithm),
         ("D7", "strategy.compression", Compression),
+        ("D8", "strategy.fusion", Fusion),
+        ("D8", "strategy.order", TransferOrder),
+        ("D8", "strategy.negotiation", Negotiation),
         ("D11", "cluster.fabric.kind", FabricKind),
         ("D12", "strategy.schedule", Schedule),
         ("D13", "strategy.recompute", Recompute),
@@ -60,6 +68,11 @@ def test_settings_and_fields_exist() -> None:
                 owner, field = name.split(".", 1)
                 if owner in ("strategy", "workload"):
                     assert field in (Strategy if owner == "strategy" else Workload).model_fields
+
+
+def test_transfer_scheduling_names_its_implementations() -> None:
+    assert {"size", *FUSIONS} == set(get_args(Fusion))
+    assert set(ORDERED_STREAMS) == set(get_args(TransferOrder))
 
 
 def test_every_strategy_field_belongs_to_a_dimension() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sim.lowering.state.base import StateLowering
+from sim.lowering.state.layerwise import LayerwiseState
 from sim.lowering.state.parameter_server import ParameterServerState
 from sim.lowering.state.partial import PartialAllReduceState
 from sim.lowering.state.peers import PeerState
@@ -35,4 +36,6 @@ def state_lowering(strategy: Strategy) -> type[StateLowering]:
         return LocalSgdState
     if strategy.update_semantics == "sma":
         return ModelAverageState
+    if strategy.order != "fifo":
+        return LayerwiseState
     return STATES[strategy.state]

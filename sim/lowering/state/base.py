@@ -7,10 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from sim.graph.builder import Edge, Ends
-from sim.graph.execution import Cause
+from sim.graph.execution import Cause, TaskKind
 from sim.lowering import offload
+from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
+from sim.lowering.scheduling import negotiation_seconds
 from sim.models.compute import optimizer_time, step_overhead
 from sim.spec import Device
 
@@ -282,6 +284,21 @@ class StateLowering(ABC):
         """Whether a stage's gradients of a chunk are complete after this micro-batch."""
         return micro_batch == self.plan.last_micro_batch[stage, virtual]
 
+    def agreed(self, stage: int, bucket: Bucket, step: int, after: Ends, name: str) -> Ends:
+        """A complete bucket may be sent: its cycle has ended, and all ranks know of each other's."""
+        seconds = bucket.wait + negotiation_seconds(self.plan)
+        if not seconds or self.plan.gradient_span()[0] < 2:
+            return after
+        return {
+            index: [
+                self.builder.task(
+                    TaskKind.TRANSFER, name, Cause.GRADIENT_COMM, device=self.emitter.device_row[index],
+                    after=after.get(index, ()), work=seconds, step=step,
+                )
+            ]
+            for index in self.sharers(stage)
+        }  # fmt: skip
+
     def compression_latency(self, elements: float) -> float:
         """Seconds to cast a bucket to and from its wire format: each cast reads one and writes the other."""
         if self.strategy.compression not in ("fp16", "bf16"):
@@ -318,9 +335,13 @@ class StateLowering(ABC):
         return self.emitter.compute(classes, seconds, name, Cause.OPTIMIZER, after, step=step)
 
     def optimizer(self, stage: int, step: int, elements: float, after: Ends) -> Ends:
-        """The parameter update of ``elements`` parameters on every class of a stage."""
+        """The update of ``elements`` parameters on every class of a stage, and what goes with a step."""
+        return self.overhead(stage, step, self.apply(stage, step, elements, after))
+
+    def apply(self, stage: int, step: int, elements: float, after: Ends) -> Ends:
+        """The optimiser's own work on ``elements`` parameters."""
         if self.strategy.offload_optimizer:
-            return self.overhead(stage, step, offload.update(self.emitter, stage, step, elements, after))
+            return offload.update(self.emitter, stage, step, elements, after)
         classes = self.emitter.stage_classes[stage]
         workload, seconds = self.plan.workload, {}
         for index in classes:
@@ -336,8 +357,7 @@ class StateLowering(ABC):
                 dtype=workload.dtype,
                 calibration=self.plan.calibration,
             )
-        updated = self.emitter.compute(classes, seconds, "optimizer", Cause.OPTIMIZER, after, step=step)
-        return self.overhead(stage, step, updated)
+        return self.emitter.compute(classes, seconds, "optimizer", Cause.OPTIMIZER, after, step=step)
 
     def _update_speed(self, index: int) -> float:
         """Time of an update on a class's device over that on the device it was measured on."""

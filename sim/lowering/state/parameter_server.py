@@ -31,6 +31,7 @@ from sim.graph.execution import Cause, Discipline, TaskKind
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import IntArray, Plan
+from sim.lowering.scheduling import priority
 from sim.lowering.state.base import StateLowering
 from sim.models.collectives import Phase
 from sim.spec.strategy import BARRIER_FREE
@@ -68,6 +69,7 @@ class ParameterServerState(StateLowering):
         self.requests: dict[tuple[int, int, int], int] = {}  # what waits for the servers
         self.batches: dict[tuple[str, int, int], tuple[int, int]] = {}
         self.applied: dict[int, list[Edge]] = {}
+        self.urgency = 0  # of the bucket that is pushed
 
     @override
     @classmethod
@@ -160,7 +162,10 @@ class ParameterServerState(StateLowering):
         name = f"{self._label(virtual, bucket)}.pull"
         size = bucket.elements * self.parameter_bytes
         for index in self.emitter.stage_classes[stage]:
-            task = self._transfer("pull", index, size, name, after.get(index, []), snapshot=snapshot)
+            task = self._transfer(
+                "pull", index, size, name, after.get(index, []), snapshot=snapshot,
+                priority=priority(self.plan, bucket),
+            )  # fmt: skip
             self.pulls[index, virtual, bucket.index] = self.requests[index, virtual, bucket.index] = task
 
     @property
@@ -284,6 +289,7 @@ class ParameterServerState(StateLowering):
         label = self._label(virtual, bucket)
         updated = self.builder.counter(f"{label}.updated") if self.rule == "backup" else -1
         size = bucket.elements * (self.parameter_bytes if self._sends_models else self.gradient_bytes)
+        self.urgency = priority(self.plan, bucket)
         pushed = self.pushes(stage, size, f"{label}.push", ends, updated)
         if self.rule == "soft_sync":
             answers = {index: self._batched_update(bucket, label, index, pushed[index]) for index in pushed}
@@ -301,7 +307,9 @@ class ParameterServerState(StateLowering):
     def pushes(self, stage: int, size: float, name: str, ends: Ends, updated: int) -> dict[int, int]:
         """Push a bucket to the servers: the transfer of every class that talks to them."""
         return {
-            index: self._transfer("push", index, size, name, ends.get(index, []), updated=updated)
+            index: self._transfer(
+                "push", index, size, name, ends.get(index, []), updated=updated, priority=self.urgency
+            )
             for index in self.emitter.stage_classes[stage]
         }
 
@@ -315,6 +323,7 @@ class ParameterServerState(StateLowering):
         *,
         updated: int = -1,
         snapshot: bool = False,
+        priority: int = 0,
     ) -> int:
         cause = Cause.GRADIENT_COMM if direction == "push" else Cause.PARAMETER_COMM
         family = f"ps_{direction}"
@@ -322,7 +331,7 @@ class ParameterServerState(StateLowering):
         return self.emitter.transfer(
             family, self.emitter.family_classes[family].by_member[index][0], size, name, cause, after,
             participants=(index,), stream=f"ps_{direction}", extra_latency=latency, opens_pull=snapshot,
-            skip=(updated, 1.0) if updated >= 0 else None,
+            skip=(updated, 1.0) if updated >= 0 else None, priority=priority,
         )  # fmt: skip
 
     # -- the server's side ------------------------------------------------------------------------------

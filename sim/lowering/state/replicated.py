@@ -11,6 +11,7 @@ from sim.graph.execution import Cause
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
+from sim.lowering.scheduling import priority
 from sim.lowering.state.base import StateLowering, back, exchange_family
 from sim.models.compute import layer_cost
 
@@ -30,6 +31,7 @@ class ReplicatedState(StateLowering):
         super().__init__(emitter)
         self.exchanged: dict[int, Ends] = defaultdict(dict)  # by step
         self.finished: dict[tuple[int, int], list[tuple[Bucket, Ends]]] = defaultdict(list)
+        self.multiplied: dict[tuple[int, int], list[tuple[Bucket, Ends]]] = defaultdict(list)  # factors
         self.updated: dict[int, Ends] = {}
         self.placed: dict[int, int] = {}  # class -> where a delayed update begins
 
@@ -69,6 +71,7 @@ class ReplicatedState(StateLowering):
             after = self.emitter.collective(
                 family, self.sharers(stage), size, name, Cause.GRADIENT_COMM, after,
                 stream="dp", chunks=self.strategy.chunks, extra_latency=latency, step=step,
+                priority=priority(self.plan, bucket),
             )  # fmt: skip
             latency = 0.0
         return after
@@ -96,7 +99,7 @@ class ReplicatedState(StateLowering):
         family = self.plan.family_of("dp_factors", "all_gather", size)
         done = self.emitter.collective(
             family, self.sharers(stage), size, f"{name}.factors", Cause.GRADIENT_COMM, after, stream="dp",
-            step=step,
+            step=step, priority=priority(self.plan, bucket),
         )  # fmt: skip
         seconds = {c: self._multiplied_s(c, bucket.last_layer, ranks - 1) for c in done}
         return self.emitter.compute(list(done), seconds, f"{name}.multiply", Cause.BACKWARD, done, step=step)
@@ -115,11 +118,14 @@ class ReplicatedState(StateLowering):
     def gradients_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
         for bucket in self.plan.buckets(virtual):
             if bucket.last_layer == layer and bucket.factors:
-                for index, tasks in self._factors(stage, bucket, step, ends).items():
+                done = self._factors(stage, bucket, step, ends)
+                self.multiplied[stage, step].append((bucket, done))
+                for index, tasks in done.items():
                     self.exchanged[step].setdefault(index, []).extend(tasks)
             elif bucket.last_layer == layer:
                 label = f"bucket{bucket.index}"
                 filled = self.copy_bucket(stage, bucket.elements, step, ends, f"{label}.fill")
+                filled = self.agreed(stage, bucket, step, filled, f"{label}.agree")
                 done = self.exchange_bucket(stage, bucket, step, filled, f"{label}.{self.exchange}")
                 self.finished[stage, step].append((bucket, done))
                 for index, tasks in done.items():

@@ -13,6 +13,7 @@ from sim.taxonomy.ruleset import (
     schedule,
     state,
     synchronization,
+    transfers,
     updates,
 )
 
@@ -22,6 +23,7 @@ ALL_RULES: tuple[Rule, ...] = (
     *updates.RULES,
     *owned.RULES,
     *collective.RULES,
+    *transfers.RULES,
     *degrees.RULES,
     *pipeline.RULES,
     *schedule.RULES,
