@@ -379,3 +379,16 @@ def test_cables_to_hosts_that_there_are_not_are_bad_input(node: str) -> None:
     )
     with pytest.raises(InputError, match=r"fabric.edges.1: must name a (host|nic) below 4, of which"):
         Network(pair(4, kind="graph", edges=edges))
+
+
+def test_bisection_of_groups_cells_and_rows() -> None:
+    """Cables between the halves: global ones of a dragonfly, direct ones of a DCell, across of a BiGraph."""
+    thin = pair(36, kind="dragonfly", hosts_per_leaf=1, k=4, global_bandwidth=B / 4)
+    groups = bisection(Network.build(thin), list(range(16)), list(range(16, 36)))  # 4 groups and 5
+    assert groups == pytest.approx(4 * 5 * B / 4, rel=1e-9)
+    cells = bisection(Network.build(CASES["dcell"]), list(range(8)), list(range(8, 20)))  # 2 cells and 3
+    assert cells == pytest.approx(2 * 3 * B, rel=1e-9)
+    network = Network.build(CASES["bigraph"])  # half of each row, joined to the other row's other half
+    ports = network.ports.host
+    halves = (np.flatnonzero(side).tolist() for side in (ports < 4, ports >= 4))
+    assert bisection(network, *halves) == pytest.approx(2 * 2 * 2 * 25e9, rel=1e-9)
