@@ -17,7 +17,7 @@ _NORMAL_90 = 1.2815515655446004  # 90 % quantile of the normal distribution: two
 _BATCHES = 8
 # A run without randomness that does not recur (an asynchronous one) is given this many iterations to do so.
 _PATIENCE = 16
-MAX_INSTANCES = 6_000_000
+MAX_INSTANCES = 2_000_000
 """Task instances after which a run that is random or does not recur is content with the interval it has."""
 _LEAST_ITERATIONS = 10
 
