@@ -236,9 +236,11 @@ def _explain(played: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def _print_replay(result: Any, parts: dict[str, Any], path: list[dict[str, Any]]) -> None:
     screen = console()
+    measured = f"measured {seconds(result.measured_step_s)} (worst {percent(result.worst_error, 2)})"
+    error = percent(result.error, 2) if result.measured_step_s else "unknown"
     screen.print(
-        f"replay error {percent(result.error, 2)}: step {seconds(result.replayed_step_s)}, "
-        f"measured {seconds(result.measured_step_s)} (worst {percent(result.worst_error, 2)}), "
+        f"replay error {error}: step {seconds(result.replayed_step_s)}, "
+        f"{measured if result.measured_step_s else 'the trace does not say how long it was'}, "
         f"unmatched kernels {result.unmatched_kernels}"
     )
     if result.what_if:

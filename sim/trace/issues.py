@@ -63,6 +63,7 @@ MEANING: dict[str, str] = {
     "gradients_unknown": "no gradient exchange to take parameters from; layers have none",
     "kernel_without_launch": "kernels whose launch is not in the trace; they follow what ran before them",
     "folded_rank": "ranks that behave like one that is listed; simulated once and not listed",
+    "dependency_in_a_circle": "control dependencies that contradict the data dependencies; dropped",
     "group_size_unknown": "collectives whose group size is not stated",
 }
 

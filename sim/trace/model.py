@@ -15,6 +15,7 @@ from sim.trace.issues import Issues
 from sim.trace.operators import Operator
 
 if TYPE_CHECKING:
+    from sim.trace.readers.chakra import Node
     from sim.trace.simai import SimaiTable
 
 FloatArray = npt.NDArray[np.float64]
@@ -196,6 +197,7 @@ class RankTrace:
     correlation: IntArray | None = None
     job: JobTable | None = None
     simai: SimaiTable | None = None
+    nodes: tuple[Node, ...] = ()
     operators: tuple[Operator, ...] = ()
     operator_steps: tuple[tuple[Operator, ...], ...] = ()
     updates: tuple[Update, ...] = ()

@@ -154,7 +154,8 @@ def _marks(played: Played) -> list[dict[str, Any]]:
             continue
         before = (step == number - 1) & barrier
         begin = float(played.end[before].max()) if before.any() else 0.0
-        measured = float(end[mine].max() - start[mine].min())
+        # Traces without start times (Chakra) say nothing about the length of a step.
+        measured = float(end[mine].max() - start[mine].min()) if start[mine].any() else 0.0
         found.append(_interval(f"step {number}", None, measured, float(played.end[mine].max()) - begin))
     return found
 

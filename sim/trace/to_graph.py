@@ -11,6 +11,7 @@ import numpy as np
 from sim.errors import InputError
 from sim.graph.builder import GraphBuilder
 from sim.graph.execution import ExecutionGraph, IntArray, LinkTable, TaskKind
+from sim.trace.chakra_operations import chakra_operations
 from sim.trace.issues import Issues
 from sim.trace.job_operations import job_operations
 from sim.trace.kineto_operations import kineto_operations
@@ -53,6 +54,9 @@ def operations_of(trace: Trace) -> Operations:
     kineto = [rank for rank in trace.ranks if rank.format in _SPANS and len(rank.timeline)]
     if kineto:
         return kineto_operations(kineto, issues)
+    chakra = [rank for rank in trace.ranks if rank.nodes and any(n.seconds for n in rank.nodes)]
+    if chakra:
+        return chakra_operations(chakra, issues)
     formats = ", ".join(sorted({rank.format for rank in trace.ranks})) or "none"
     raise InputError(
         "trace", "hold device operations with times and launches (Kineto or an op table)", formats

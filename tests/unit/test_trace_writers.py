@@ -16,6 +16,8 @@ from sim.trace.operations import DEVICE, HOST, TRANSFER, Operations
 from sim.trace.read import read
 from sim.trace.readers import chakra, wire
 from sim.trace.readers.container import members
+from sim.trace.replay import play_operations
+from sim.trace.to_graph import operations_of
 from sim.trace.writers import chakra as chakra_writer
 from sim.trace.writers import goal
 from tests.trace_samples import two_stream_rank, write
@@ -127,3 +129,29 @@ def test_exports_that_cannot_be(tmp_path: Path, name: str, form: str) -> None:
     path = write(tmp_path, two_stream_rank(0))
     with pytest.raises(InputError):
         export(read([path], host=True), tmp_path / name, form)
+
+
+def test_a_chakra_export_replays_like_its_source(tmp_path: Path) -> None:
+    paths = [write(tmp_path, two_stream_rank(number), f"rank{number}.json") for number in (0, 1)]
+    source = operations_of(read(paths, host=True))
+    written = export(read(paths, host=True), tmp_path / "job.et")
+    again = operations_of(read([path for path in written if path.suffix == ".et"], host=True))
+    assert again.ranks == source.ranks
+    assert len(again.members()) == len(source.members()) == 1
+    before, after = play_operations(source), play_operations(again)
+    assert float(after.end.max()) == pytest.approx(float(before.end.max()), abs=1e-8)
+    kinds = {"all_reduce"}
+    assert {again.type[o] for same in again.members().values() for o in same} == kinds
+
+
+def test_control_dependencies_in_a_circle_give_way(tmp_path: Path) -> None:
+    nodes = [
+        chakra.Node(1, "op", chakra.COMP, [2], [], 0.0, 10.0, {"is_cpu_op": True}),
+        chakra.Node(2, "kernel", chakra.COMP, [1], [1], 0.0, 20.0, {"is_cpu_op": False, "stream": 7}),
+        chakra.Node(3, "last", chakra.COMP, [2, 99], [], 0.0, 30.0, {"is_cpu_op": False, "stream": 7}),
+    ]
+    path = chakra_writer.write_nodes(tmp_path / "job.0.et", nodes)
+    operations = operations_of(read([path], host=True))
+    assert operations.issues.counts["dependency_in_a_circle"] == 2
+    assert operations.issues.counts["dependency_missing"] == 1
+    assert float(play_operations(operations).end.max()) == pytest.approx(60e-6)

@@ -219,6 +219,7 @@ def build(
         issues=issues,
         groups=groups,
     )
+    rank.nodes = tuple(nodes)
     rank.collectives = _collectives(spans, start, duration, groups, rank)
     issues.add("rank_unknown" if rank.rank is None else "rank_from_file_name")
     issues.add("world_size_unknown", int(world_size is None))
@@ -272,7 +273,7 @@ def _collectives(
     for row, node in enumerate(spans):
         if _TYPES[node.type] != COMMUNICATION:
             continue
-        kind = _kind(node)
+        kind = kind_of(node)
         group = str(node.attributes.get("pg_name", ""))
         members = by_name[group].size if group in by_name else rank.world_size
         given = integer(node.attributes.get("comm_size"))
@@ -299,7 +300,8 @@ def _collectives(
     return tuple(result)
 
 
-def _kind(node: Node) -> str:
+def kind_of(node: Node) -> str:
+    """Our word for a communication node."""
     if node.type == COMM_SEND:
         return "send"
     if node.type == COMM_RECV:
