@@ -29,7 +29,7 @@ IntArray = npt.NDArray[np.int64]
 
 _NOISE = 0.04  # of log(time) within a system: repeated runs of one binary differ by a few percent
 _BETWEEN = 0.25  # of log(time) between systems of one kind
-_ONE_SYSTEM = 60  # points that a system counts for at the upper levels
+_ONE_SYSTEM = 30  # points that a system counts for at the upper levels
 _MOST = 4.0  # log(predicted / measured) at which a relative error is cut off
 _NARROW = 0.5  # systems of one setting differ by less than systems of one kind of link
 _GUESS = np.log([PARAMETERS[name].guess for name in NAMES])
