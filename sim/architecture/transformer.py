@@ -33,6 +33,8 @@ MASK = 0.5
 CROSS_ENTROPY_FORWARD, CROSS_ENTROPY_BACKWARD = 7.0, 11.0
 """16-bit units moved per logit by cast to fp32 (1 + 2), log-softmax (2 + 2) and, backward, the zero-filled
 loss gradient (2 + 2), log-softmax (2 + 2 + 2) and cast (reads shared, 1): PyTorch's separate kernels."""
+FUSED_LOSS_FORWARD, FUSED_LOSS_BACKWARD = 2.0, 2.0
+"""The same with one kernel each way, on 16-bit logits: maximum and sum in two readings; gradient in place."""
 
 
 class TransformerShape(Spec):
@@ -58,6 +60,7 @@ class TransformerShape(Spec):
     fused_kernels: bool = Field(
         True, description="element-wise kernels fused as in Megatron-LM; else separate, as in eager PyTorch"
     )
+    fused_loss: bool = Field(False, description="cross-entropy in one kernel each way, on 16-bit logits")
     embedding_norm: bool = Field(False, description="norm after the embedding (BERT)")
     head: Literal["lm", "mlm"] = Field(
         "lm", description="language model on every token, or masked tokens only"
@@ -118,6 +121,7 @@ class Parts:
             elements=2 * casts * self.activation,
             backward_elements=3 * casts * self.activation,
             split="sequence",
+            launches=1 if self.shape.fused_kernels else 3,
         )
 
     @cached_property
@@ -130,6 +134,7 @@ class Parts:
             elements=(3 + mask + separate) * self.activation,
             backward_elements=backward * self.activation,
             split="sequence",
+            launches=1 if self.shape.fused_kernels else 3,
         )
 
     @cached_property
@@ -155,9 +160,11 @@ class Parts:
         ]
         if not (shape.fused_kernels or shape.flash):
             copies = 4.0 * tokens * (query + key)
-            ops.insert(2, MemoryBound(elements=copies, backward_elements=copies, split="tensor"))
+            ops.insert(2, MemoryBound(elements=copies, backward_elements=copies, split="tensor", launches=4))
             scores = float(shape.num_heads * tokens * tokens)
-            ops.insert(3, MemoryBound(elements=4 * scores, backward_elements=2 * scores, split="tensor"))
+            ops.insert(
+                3, MemoryBound(elements=4 * scores, backward_elements=2 * scores, split="tensor", launches=2)
+            )
         if shape.max_positions is None:
             rotated = 2.0 * tokens * (query + key)
             ops.insert(2, MemoryBound(elements=rotated, backward_elements=rotated, split="tensor"))
@@ -203,6 +210,7 @@ class Parts:
             elements=((3 if gated else 2) + separate) * inner,
             backward_elements=((5 if gated else 3) + separate) * inner,
             split="tensor",
+            launches=1 if shape.fused_kernels else 2,
         )
         return (
             self.norm_op,
@@ -274,6 +282,13 @@ class Parts:
         """Final norm and output projection, part of the last block."""
         return self._mlm_head() if self.shape.head == "mlm" else self._lm_head()
 
+    def cross_entropy(self, logits: float) -> MemoryBound:
+        """Loss over ``logits`` elements."""
+        fused = self.shape.fused_loss
+        forward = FUSED_LOSS_FORWARD if fused else CROSS_ENTROPY_FORWARD
+        backward = FUSED_LOSS_BACKWARD if fused else CROSS_ENTROPY_BACKWARD
+        return MemoryBound(elements=forward * logits, backward_elements=backward * logits, split="tensor")
+
     def _lm_head(self) -> Layer:
         shape, tokens = self.shape, self.shape.sequence_length
         logits = float(tokens * shape.vocabulary)
@@ -286,7 +301,7 @@ class Parts:
             ops=(
                 self.norm_op,
                 Gemm(rows=tokens, n=shape.vocabulary, k=shape.hidden, split="vocabulary"),
-                _cross_entropy(logits),
+                self.cross_entropy(logits),
             ),
             parameters=sum(shape.norm_tensors + own),
             tensor_parameters=sum(own),
@@ -308,7 +323,7 @@ class Parts:
             Gemm(rows=masked, n=width, k=width),
             MemoryBound(elements=4.0 * masked * width, backward_elements=6.0 * masked * width),
             Gemm(rows=masked, n=vocabulary, k=width, split="vocabulary"),
-            _cross_entropy(float(masked * vocabulary)),
+            self.cross_entropy(float(masked * vocabulary)),
         ]
         if shape.pooler:
             tensors += (float(width * width), float(width), 2.0 * width, 2.0)
@@ -326,14 +341,6 @@ class Parts:
             output_elements=float(masked * vocabulary),
             stored_elements=4.0 * masked * width,
         )
-
-
-def _cross_entropy(logits: float) -> MemoryBound:
-    return MemoryBound(
-        elements=CROSS_ENTROPY_FORWARD * logits,
-        backward_elements=CROSS_ENTROPY_BACKWARD * logits,
-        split="tensor",
-    )
 
 
 def build(shape: TransformerShape) -> tuple[Layer, ...]:

@@ -50,9 +50,9 @@ class XlParts(Parts):
         ops: tuple[Op, ...] = (
             self.norm_op,
             Gemm(rows=keys, n=3 * width, k=shape.hidden, split="column"),
-            MemoryBound(elements=copies, backward_elements=copies, split="tensor"),
+            MemoryBound(elements=copies, backward_elements=copies, split="tensor", launches=6),
             Gemm(rows=tokens * shape.num_heads, n=keys, k=shape.head_width),
-            MemoryBound(elements=8 * scores, backward_elements=6 * scores, split="tensor"),
+            MemoryBound(elements=8 * scores, backward_elements=6 * scores, split="tensor", launches=8),
             Attention(
                 query_length=tokens,
                 key_length=keys,

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
 
-_STEP = 1e-4  # of a parameter, for forward differences
+STEP = 1e-4  # of a parameter, for forward differences
 _ENOUGH = 1e-5  # relative decrease of the cost that ends the search
 
 
@@ -44,6 +44,7 @@ def least_squares(
     spread: FloatArray,
     upper: FloatArray,
     *,
+    jacobian: Callable[[FloatArray, FloatArray], FloatArray] | None = None,
     max_iterations: int = 80,
 ) -> Fit:
     """Minimise soft-L1 of ``residual(x)`` plus half the squared distance from the prior.
@@ -56,6 +57,8 @@ def least_squares(
         Starting point; mean and standard deviation of the prior.
     upper : float[p]
         Upper bounds (projected).
+    jacobian : callable, optional
+        (x, residuals there) -> derivatives float[m, p]; by differences if absent.
     max_iterations : int
         Number of accepted or rejected steps.
     """
@@ -63,11 +66,12 @@ def least_squares(
     values = residual(x[None])[0]
     cost = _cost(values, x, mean, spread)
     damping = 1e-2
-    jacobian = _jacobian(residual, x, values)
+    slopes_at = jacobian or (lambda at, found: _jacobian(residual, at, found))
+    slopes = slopes_at(x, values)
     for _ in range(max_iterations):
         weight = 1 / np.sqrt(1 + values**2)
-        normal = (jacobian.T * weight) @ jacobian + np.diag(1 / spread**2)
-        gradient = jacobian.T @ (weight * values) + (x - mean) / spread**2
+        normal = (slopes.T * weight) @ slopes + np.diag(1 / spread**2)
+        gradient = slopes.T @ (weight * values) + (x - mean) / spread**2
         free = (x < upper - 1e-9) | (gradient > 0)  # the others would only be pushed against their bound
         inner = normal[np.ix_(free, free)]
         step = np.zeros(len(x))
@@ -84,9 +88,9 @@ def least_squares(
         x, values, cost, damping = trial, found, reached, max(damping / 5, 1e-7)
         if small:
             break
-        jacobian = _jacobian(residual, x, values)
+        slopes = slopes_at(x, values)
     weight = 1 / np.sqrt(1 + values**2)
-    normal = (jacobian.T * weight) @ jacobian + np.diag(1 / spread**2)
+    normal = (slopes.T * weight) @ slopes + np.diag(1 / spread**2)
     return Fit(x, np.sqrt(np.diag(np.linalg.inv(normal))), cost)
 
 
@@ -96,6 +100,6 @@ def _cost(values: FloatArray, x: FloatArray, mean: FloatArray, spread: FloatArra
 
 def _jacobian(residual: Callable[[FloatArray], FloatArray], x: FloatArray, values: FloatArray) -> FloatArray:
     """Derivatives by differences downwards, so that a bound is never crossed; float[m, p]."""
-    moved = np.tile(x, (len(x), 1)) - _STEP * np.eye(len(x))
-    slopes: FloatArray = (values - residual(moved)).T / _STEP
-    return slopes
+    moved = np.tile(x, (len(x), 1)) - STEP * np.eye(len(x))
+    derivatives: FloatArray = (values - residual(moved)).T / STEP
+    return derivatives

@@ -16,8 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from sim.calibrate.least_squares import Fit, least_squares
+from sim.calibrate.least_squares import STEP, Fit, least_squares
+from sim.calibrate.run_stack import Stack
 from sim.calibrate.run_terms import Shape, Term
+from sim.models.compute import step_overhead
 from sim.models.kernels import CONVOLUTION, FLASH, MATRIX
 from sim.spec import Calibration
 from sim.spec.calibration import Parameter
@@ -38,7 +40,7 @@ FEWEST_ROWS = 10
 CHIPS: dict[str, tuple[str, ...]] = {
     "k80": ("k80",),
     "p100": ("p100-16gb",),
-    "v100": ("v100-16gb", "v100-32gb"),
+    "v100": ("v100-16gb", "v100-32gb", "v100-sxm3-32gb"),
     "a100": ("a100-40gb", "a100-80gb"),
     "h100": ("h100-80gb", "h200-141gb"),
     "blackwell": ("b200-180gb", "b300-270gb", "gb200-186gb", "gb300-279gb"),
@@ -69,18 +71,22 @@ class Knob:
     @property
     def keys(self) -> tuple[str, ...]:
         """Calibration keys that take the value."""
-        return CHIPS[self.key] if self.section == "device" else (self.key,)
+        return CHIPS.get(self.key, (self.key,)) if self.section == "device" else (self.key,)
 
     def concerns(self, term: Term) -> bool:
         """Whether a run's time can depend on it."""
         if self.section == "device":
             return term.shape.device.name in self.keys and self._used(term.shape)
+        if self.name == "collective_issue_time" and not term.shape.exchanges.any():
+            return False
         if self.name == "attention_speed" and not (term.shape.kernels.kind == FLASH).any():
             return False
         return term.shape.framework == self.key
 
     def _used(self, shape: Shape) -> bool:
         kinds = {"conv": CONVOLUTION, "winograd": CONVOLUTION, "attention": FLASH, "gemm": MATRIX}
+        if self.name in ("sustained_clock", "memory_efficiency"):
+            return True
         kind = kinds.get(self.name.split("_")[0])
         if kind is not None and not (shape.kernels.kind == kind).any():
             return False
@@ -105,18 +111,24 @@ _DEVICE = (
     ("winograd_gain", 0.15, 2.6),
     ("attention_efficiency", 0.2, 0.75),
     ("memory_efficiency", 0.12, 0.93),
+    ("tile_fill_time", 0.7, 2e-5),
 )
+VARIANTS = tuple(device for chip in CHIPS.values() for device in chip[1:])
+"""Devices whose clock under load is fitted beside that of the first one with their chip."""
 _FRAMEWORK = (
     ("kernel_issue_time", 0.8, 3e-4),
     ("elementwise_traffic", 0.35, 4.0),
     ("attention_speed", 0.4, 1.5),
     ("step_overhead", 0.4, 0.02),
+    ("collective_issue_time", 0.8, 3e-4),
+    ("exposed_launches", 1.0, 1.0),
 )
 
 
 def knobs_for(terms: Sequence[Term]) -> list[Knob]:
     """Parameters that enough runs depend on."""
     found = [Knob("device", chip, *entry) for chip in CHIPS for entry in _DEVICE]
+    found += [Knob("device", device, "sustained_clock", 0.1, 1.5) for device in VARIANTS]
     frameworks = sorted({term.shape.framework for term in terms})
     found += [Knob("framework", key, *entry) for key in frameworks for entry in _FRAMEWORK]
     return [knob for knob in found if sum(knob.concerns(term) for term in terms) >= FEWEST_ROWS]
@@ -144,44 +156,56 @@ class RunFit:
 
 
 class Objective:
-    """Residuals of many parameter vectors; what a vector does not change is not computed again."""
+    """Residuals of many parameter vectors, in units of the standard deviation of each row."""
 
     def __init__(self, terms: Sequence[Term], knobs: Sequence[Knob], calibration: Calibration) -> None:
         self.terms, self.knobs, self.calibration = list(terms), list(knobs), calibration
         counts = Counter(term.run.row.group for term in terms)
         self.scale = np.array([NOISE * math.sqrt(counts[t.run.row.group] / TYPICAL_ROWS) for t in terms])
         self.measured = np.log([term.run.measured_s or 1.0 for term in terms])
-        self.affects = [[i for i, knob in enumerate(knobs) if knob.concerns(term)] for term in terms]
-        self._known: dict[tuple[int, bytes], float] = {}
+        self.affects = np.array([[knob.concerns(term) for knob in knobs] for term in terms])
+        shapes = list({id(term.shape): term.shape for term in terms}.values())
+        index = {id(shape): i for i, shape in enumerate(shapes)}
+        self.stack = Stack(shapes)
+        self.shape_of = np.array([index[id(term.shape)] for term in terms])
+        self.frameworks = sorted({term.shape.framework for term in terms})
+        self.framework_of = np.array([self.frameworks.index(t.shape.framework) for t in terms])
+        self.passes = np.array([term.passes for term in terms])
+        own = {key: framework_calibration(calibration, key) for key in self.frameworks}
+        overhead = np.array([step_overhead(own[key]) for key in self.frameworks])[self.framework_of]
+        self.constant = (
+            np.array([t.fixed_s + t.other(own[t.shape.framework]) for t in terms]) - overhead
+        )  # communication and optimiser, which no knob changes
 
     def __call__(self, points: FloatArray) -> FloatArray:
         """float[k, p] -> float[k, m]."""
-        if len(self._known) > 200_000:
-            self._known.clear()
-        return np.array([self._residuals(x) for x in points])
+        return np.array([(self.log_seconds(x) - self.measured) / self.scale for x in points])
 
     def log_seconds(self, x: FloatArray) -> FloatArray:
         """Logarithm of the step time of every run."""
-        own: dict[str, Calibration] = {}
-        whole = self._with(x)
-        for term in self.terms:
-            key = term.shape.framework
-            if key not in own:
-                own[key] = framework_calibration(whole, key)
-        seconds = []
-        for term, indices in zip(self.terms, self.affects, strict=True):
-            key2 = (id(term.shape), x[indices].tobytes())
-            calibration = own[term.shape.framework]
-            if key2 not in self._known:
-                self._known[key2] = term.shape.seconds(calibration)
-            seconds.append(max(term.seconds(calibration, self._known[key2]), 1e-6))
-        return np.log(seconds)
+        whole = with_values(self.calibration, self.knobs, np.exp(x))
+        own = {key: framework_calibration(whole, key) for key in self.frameworks}
+        compute = self.stack.seconds(own)[self.shape_of]
+        overhead = np.array([step_overhead(own[key]) for key in self.frameworks])[self.framework_of]
+        return np.log(np.maximum(self.constant + self.passes * compute + overhead, 1e-6))
 
-    def _residuals(self, x: FloatArray) -> FloatArray:
-        return np.asarray((self.log_seconds(x) - self.measured) / self.scale)
-
-    def _with(self, x: FloatArray) -> Calibration:
-        return with_values(self.calibration, self.knobs, np.exp(x))
+    def jacobian(self, x: FloatArray, values: FloatArray) -> FloatArray:
+        """Derivatives; parameters that no row shares are moved together; float[m, p]."""
+        slopes = np.zeros((len(self.terms), len(self.knobs)))
+        waiting = list(range(len(self.knobs)))
+        while waiting:
+            taken, rows = [], np.zeros(len(self.terms), bool)
+            for i in waiting:
+                if not (rows & self.affects[:, i]).any():
+                    taken.append(i)
+                    rows |= self.affects[:, i]
+            moved = x.copy()
+            moved[taken] -= STEP
+            change = (values - self(moved[None])[0]) / STEP
+            for i in taken:
+                slopes[:, i] = np.where(self.affects[:, i], change, 0.0)
+            waiting = [i for i in waiting if i not in taken]
+        return slopes
 
 
 def with_values(
@@ -243,9 +267,10 @@ def fit_runs(
         mean,
         np.array([knob.spread for knob in knobs]),
         np.log([knob.upper for knob in knobs]),
+        jacobian=objective.jacobian,
         max_iterations=iterations,
     )
-    rows = [sum(i in affected for affected in objective.affects) for i in range(len(knobs))]
+    rows = objective.affects.sum(axis=0).tolist()
 
     def parameter(index: int, value: float) -> Parameter:
         half = Z80 * float(fit.deviation[index])
@@ -256,7 +281,7 @@ def fit_runs(
     return RunFit(knobs, fit, rows, _with_population(fitted, knobs, fit))
 
 
-SHARED = ("elementwise_traffic", "attention_speed", "kernel_issue_time")
+SHARED = ("elementwise_traffic", "attention_speed", "kernel_issue_time", "collective_issue_time", "exposed_launches")
 """Framework parameters whose typical value also serves frameworks without measurements."""
 
 

@@ -266,12 +266,15 @@ def evaluate(
         Factor on device time.
     """
     times = kernel_times(kernels, dims, rates) * slowdown
-    launches = np.where(kernels.grouped, np.maximum(dims[:, 3], 1.0), kernels.kind != MEASURED)
+    grouped = np.maximum(dims[:, 3], 1.0)
+    launches = np.where(kernels.grouped, grouped, kernels.launches * (kernels.kind != MEASURED))
     seconds, counts = zip(*(_sum_phase(kernels, times, launches, phase) for phase in range(3)), strict=True)
-    # The host launches kernels, and collectives, one by one: a layer cannot be faster than its launches.
-    launched = (counts[FORWARD] + exchanges, counts[1] + exchanges, counts[2])
-    forward, backward_input, backward_weight = (
-        np.maximum(time, count * rates.issue_time) for time, count in zip(seconds, launched, strict=True)
+    collectives = exchanges * rates.collective_issue_time
+    forward = _host_bound(
+        seconds[:1], counts[FORWARD] * rates.issue_time + collectives, rates.exposed_launches
+    )[0]
+    backward_input, backward_weight = _host_bound(
+        seconds[1:3], (counts[1] + counts[2]) * rates.issue_time + collectives, rates.exposed_launches
     )
     cores = [_to_operations(kernels, times, phase) for phase in (FORWARD, BACKWARD_INPUT)]
     selective = _to_layers(kernels, kernels.selective * cores[0])
@@ -290,6 +293,24 @@ def evaluate(
     for array in vars(costs).values():
         array.flags.writeable = False
     return costs
+
+
+def _host_bound(device_s: Sequence[FloatArray], host_s: FloatArray, exposed: float) -> list[FloatArray]:
+    """Device seconds of the parts of a pass and of its launches by the host, as far as they show.
+
+    The host runs ahead of the device (CUDA queues about a thousand launches), so what bounds is the whole
+    pass and not each layer: long kernels of one layer hide the launches of another. Where a framework waits
+    for the device (random states saved for recomputation, counts of routed tokens), the ``exposed`` share of
+    the launches adds to the device time of each layer.
+    """
+    busy = np.sum(device_s, axis=0)
+    whole = busy + exposed * host_s
+    if host_s.sum() > whole.sum():
+        whole = host_s
+    parts = len(device_s)
+    return [
+        np.where(busy > 0, part * whole / np.where(busy > 0, busy, 1.0), whole / parts) for part in device_s
+    ]
 
 
 def _to_operations(kernels: Kernels, values: FloatArray, phase: int) -> FloatArray:

@@ -57,6 +57,7 @@ class Kernel(NamedTuple):
     winograd: bool = False
     wide: bool = False
     grouped: bool = False
+    launches: int = 1
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class Kernels:
         Convolutions for which the library may use Winograd or FFT: square kernels of 3 or more, stride 1.
     wide, grouped : bool[K]
         Products that stay in 16 bits; products launched once per local expert.
+    launches : int[K]
+        Kernels that the host launches for it.
     entry_layer, entry_op : int[E]
         Which unique operation each layer runs.
     attention, selective : bool[U]
@@ -92,6 +95,7 @@ class Kernels:
     winograd: npt.NDArray[np.bool_]
     wide: npt.NDArray[np.bool_]
     grouped: npt.NDArray[np.bool_]
+    launches: IntArray
     entry_layer: IntArray
     entry_op: IntArray
     attention: npt.NDArray[np.bool_]
@@ -130,7 +134,7 @@ def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
                 owner += [index[key]] * len(found)
             entries.append((position, index[key]))
     operations = [key[0] for key in index]
-    columns = list(zip(*kernels, strict=True)) if kernels else [()] * 9
+    columns = list(zip(*kernels, strict=True)) if kernels else [()] * 10
     table = np.array(entries, dtype=np.intp).reshape(-1, 2)
     return Kernels(
         owner=np.array(owner, dtype=np.intp),
@@ -143,6 +147,7 @@ def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
         winograd=np.array(columns[6], dtype=bool),
         wide=np.array(columns[7], dtype=bool),
         grouped=np.array(columns[8], dtype=bool),
+        launches=np.array(columns[9], dtype=np.intp),
         entry_layer=table[:, 0],
         entry_op=table[:, 1],
         attention=np.array([isinstance(op, Attention) for op in operations], dtype=bool),
@@ -319,9 +324,9 @@ def _memory_bound(op: MemoryBound, num_experts: int) -> Iterator[Kernel]:
     )
     backward = 1.5 * op.elements if op.backward_elements is None else op.backward_elements
     if op.elements:
-        yield _pass(FORWARD, op.elements, power)
+        yield _pass(FORWARD, op.elements, power, op.launches)
     if backward:
-        yield _pass(BACKWARD_INPUT, backward, power)
+        yield _pass(BACKWARD_INPUT, backward, power, op.launches)
 
 
 def _measured(op: Measured) -> Iterator[Kernel]:
@@ -337,5 +342,6 @@ def _embedding(op: Embedding) -> Iterator[Kernel]:
     yield _pass(BACKWARD_WEIGHT, 3 * op.rows * op.width, _power(micro_batch=1))
 
 
-def _pass(phase: int, elements: float, power: Powers) -> Kernel:
-    return Kernel(phase, MEMORY, (elements, 1, 1, 1), (power, NO_POWER, NO_POWER, NO_POWER), (1, 0, 0))
+def _pass(phase: int, elements: float, power: Powers, launches: int = 1) -> Kernel:
+    powers = (power, NO_POWER, NO_POWER, NO_POWER)
+    return Kernel(phase, MEMORY, (elements, 1, 1, 1), powers, (1, 0, 0), launches=launches)

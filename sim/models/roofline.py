@@ -55,8 +55,10 @@ class Roof:
         Direct FLOPs per FLOP really done where Winograd or FFT convolution applies.
     saturation_k : float
         Pipeline filling and draining of the largest tile, in units of k.
-    latency, issue_time : float
-        Seconds a kernel adds on the device, and seconds the host needs to launch it.
+    latency, issue_time, collective_issue_time : float
+        Seconds a kernel adds on the device, and seconds the host needs to launch it, or a collective.
+    exposed_launches : float
+        Share of the host's launch time that the device does not hide.
     input_bytes, element_bytes : float
         Bytes of an operand of a product, and of every other activation element.
     multiprocessors : int
@@ -74,6 +76,8 @@ class Roof:
     saturation_k: float
     latency: float
     issue_time: float
+    collective_issue_time: float
+    exposed_launches: float
     input_bytes: float
     element_bytes: float
     multiprocessors: int
@@ -87,6 +91,7 @@ def roof(device: Device, dtype: str, calibration: Calibration) -> Roof:
     def value(name: str) -> float:
         return calibration.value("device", device.name, name)
 
+    clock = value("sustained_clock") if calibration.has("device", device.name, "sustained_clock") else 1.0
     peak = device.peak(dtype)
     fp32 = device.peak_flops.get("fp32")
     matrix_unit = fp32 is None or peak > VECTOR_UNIT_RATIO * fp32
@@ -95,12 +100,14 @@ def roof(device: Device, dtype: str, calibration: Calibration) -> Roof:
     convolution = unit if matrix_unit else "vector"
     product = {0.5: "four_bit", 1: "eight_bit"}.get(DTYPE_BYTES[dtype], convolution)
     wide_peak = device.peak("bf16") if narrow and "bf16" in device.peak_flops else peak
-    matrix_flops = peak * value(f"gemm_efficiency_{product}")
+    issue_time = calibration.value("framework", "default", "kernel_issue_time")
+    matrix_flops = clock * peak * value(f"gemm_efficiency_{product}")
     return Roof(
         matrix_flops=matrix_flops,
-        wide_flops=wide_peak * value("gemm_efficiency_matrix") if narrow else matrix_flops,
-        convolution_flops=peak * value(f"conv_efficiency_{convolution}"),
-        attention_flops=wide_peak
+        wide_flops=clock * wide_peak * value("gemm_efficiency_matrix") if narrow else matrix_flops,
+        convolution_flops=clock * peak * value(f"conv_efficiency_{convolution}"),
+        attention_flops=clock
+        * wide_peak
         * value("attention_efficiency")
         * calibration.value("framework", "default", "attention_speed"),
         bandwidth=device.memory_bandwidth * value("memory_efficiency"),
@@ -110,7 +117,13 @@ def roof(device: Device, dtype: str, calibration: Calibration) -> Roof:
         * peak
         / (device.num_multiprocessors * 2 * TILES[0][0] * TILES[0][1]),
         latency=value("kernel_latency"),
-        issue_time=calibration.value("framework", "default", "kernel_issue_time"),
+        issue_time=issue_time,
+        collective_issue_time=calibration.value("framework", "default", "collective_issue_time")
+        if calibration.has("framework", "default", "collective_issue_time")
+        else issue_time,
+        exposed_launches=calibration.value("framework", "default", "exposed_launches")
+        if calibration.has("framework", "default", "exposed_launches")
+        else 0.0,
         input_bytes=DTYPE_BYTES[dtype],
         element_bytes=max(2.0, DTYPE_BYTES[dtype]),
         multiprocessors=device.num_multiprocessors,
@@ -128,21 +141,34 @@ def kernel_times(kernels: Kernels, dims: FloatArray, roof: Roof) -> FloatArray:
     dims : float[K, 4]
         (m, n, k, batch) of every kernel on one device, from ``kernels.scaled``.
     roof : Roof
-        Attainable rates.
+        Attainable rates; the fields may be arrays with a value per kernel.
     """
     times = np.zeros(len(dims))
     kind = kernels.kind
     memory, flash = kind == MEMORY, kind == FLASH
     product = (kind == MATRIX) | (kind == CONVOLUTION)
-    times[memory] = dims[memory, 0] * roof.element_bytes * roof.element_traffic / roof.bandwidth
+    own = _of(roof, memory)
+    times[memory] = dims[memory, 0] * own.element_bytes * own.element_traffic / own.bandwidth
     if flash.any():
-        times[flash] = _flash_times(dims[flash], kernels.reuse[flash, 0], roof)
+        times[flash] = _flash_times(dims[flash], kernels.reuse[flash, 0], _of(roof, flash))
     if product.any():
-        times[product] = _product_times(kernels, product, dims[product], roof)
+        times[product] = _product_times(kernels, product, dims[product], _of(roof, product))
     times += roof.latency
     measured = kind == MEASURED
     times[measured] = dims[measured, 0]
     return times
+
+
+def _of(roof: Roof, mask: npt.NDArray[np.bool_]) -> Roof:
+    """The rates of some kernels, where there is one per kernel."""
+    if np.ndim(roof.bandwidth) == 0:
+        return roof
+    return Roof(**{name: value[mask] for name, value in vars(roof).items()})
+
+
+def _column(value: object) -> FloatArray:
+    """One value, or one per kernel, against candidates in the second axis."""
+    return np.reshape(np.asarray(value, float), (-1, 1))
 
 
 def _flash_times(dims: FloatArray, elements: FloatArray, roof: Roof) -> FloatArray:
@@ -164,20 +190,20 @@ def _product_times(
     operands = batch[:, 0] * ((m * k)[:, 0] * reuse[:, 0] + (k * n)[:, 0] * reuse[:, 1])
     input_bytes = np.where(wide, roof.element_bytes, roof.input_bytes)
     traffic = operands * input_bytes + batch[:, 0] * (m * n)[:, 0] * reuse[:, 2] * roof.element_bytes
-    if roof.matrix_unit:
-        align = kernels.align[product]
-        m, n, k = m * align[:, :1], n * align[:, 1:2], k * align[:, 2:3]
+    align = np.where(_column(roof.matrix_unit) > 0, kernels.align[product], 1.0)
+    m, n, k = m * align[:, :1], n * align[:, 1:2], k * align[:, 2:3]
     matrix = np.where(wide, roof.wide_flops, roof.matrix_flops)
     peak = np.where(kernels.kind[product] == CONVOLUTION, roof.convolution_flops, matrix)
     peak = peak * np.where(kernels.winograd[product], roof.winograd_gain, 1.0)
     tile_m, tile_n, split, load = _configurations()
     tiles = np.ceil(m / tile_m - 1e-9) * np.ceil(n / tile_n - 1e-9) * np.maximum(batch, 1.0) * split
-    waves = np.ceil(tiles / roof.multiprocessors - 1e-9)
-    depth = np.ceil(k / split - 1e-9) + roof.saturation_k
-    compute = waves * roof.multiprocessors * 2 * tile_m * tile_n * load * depth / peak[:, None]
+    processors = _column(roof.multiprocessors)
+    waves = np.ceil(tiles / processors - 1e-9)
+    depth = np.ceil(k / split - 1e-9) + _column(roof.saturation_k)
+    compute = waves * processors * 2 * tile_m * tile_n * load * depth / peak[:, None]
     partial = np.where(split > 1, split, 0.0) * m * n * batch * PARTIAL_SUM_BYTES
-    times = np.maximum(compute, (traffic[:, None] + partial) / roof.bandwidth)
-    casts = np.where(wide, 0.0, CAST_BYTES) if roof.input_bytes <= 1 else 0.0
+    times = np.maximum(compute, (traffic[:, None] + partial) / _column(roof.bandwidth))
+    casts = np.where(wide | (np.asarray(roof.input_bytes) > 1), 0.0, CAST_BYTES)
     return np.asarray(times.min(axis=1) + operands * casts / roof.bandwidth)
 
 

@@ -65,6 +65,7 @@ class MemoryBound(Spec):
     split: Literal["none", "tensor", "sequence"] = Field(
         "none", description="tensor: divided by tp; sequence: divided by tp only under sequence parallelism"
     )
+    launches: int = Field(1, ge=1, description="kernels it is run as, which the host launches one by one")
 
 
 class Embedding(Spec):

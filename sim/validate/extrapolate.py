@@ -86,8 +86,8 @@ def axes_of(run: Run) -> tuple[Axis, Axis, Axis]:
     per_host = run.cluster.devices_per_host[0]
     regular = ranks % per_host == 0 or run.cluster.size == 1
     pipeline = Axis.fixed(stages)
-    if blocks and regular and (stages > 32 or (chunks > 1 and stages > 4)):
-        pipeline = _axis(stages, 8, 16, 20) if chunks == 1 else _axis(stages, 2, 4, 5)
+    if blocks and regular and (stages > 10 or (chunks > 1 and stages > 4)):
+        pipeline = _axis(stages, 4, 8, 10) if chunks == 1 else _axis(stages, 2, 4, 5)
     if chunks > 1:
         return pipeline, _axis(run.micro_batches / stages, 2, 3, 4), layers
     # Micro-batches may leave a full pipeline in a rhythm of 2 or 4, so 8 lie between the values.

@@ -30,6 +30,10 @@ class Framework:
         Element-wise kernels of a transformer are fused.
     fused_norm : bool
         Batch norm, addition and ReLU of a CNN are one kernel.
+    fused_loss : bool
+        Cross-entropy of a language model is one kernel each way.
+    blocks_per_chunk : int
+        Transformer blocks of a model chunk where a pipelined row leaves interleaving open; 0: no chunks.
     overlap : bool
         Gradients are exchanged while backward runs.
     bucket : float
@@ -50,6 +54,8 @@ class Framework:
     flash: bool = False
     fused: bool = False
     fused_norm: bool = False
+    fused_loss: bool = False
+    blocks_per_chunk: int = 0
     overlap: bool = True
     bucket: float = 25 * MEBIBYTE
     state: str = "replicated"
@@ -61,13 +67,21 @@ class Framework:
 
 FRAMEWORKS: tuple[Framework, ...] = (
     Framework(
-        "megatron-core", r"bridge|megatron-core|nemo 2|megatron core", flash=True, fused=True,
-        bucket=160 * MEBIBYTE, state="zero1", sequence_parallel=True, recompute="selective",
-        source="Megatron-Core arguments: --use-distributed-optimizer, --overlap-grad-reduce; 40M elements",
+        "megatron-core-graphs", r"container (26\.0[6-9]|26\.1|2[7-9])", flash=True, fused=True,
+        fused_loss=True, blocks_per_chunk=1, bucket=160 * MEBIBYTE, state="zero1", sequence_parallel=True,
+        recompute="selective",
+        source="as megatron-core; NVIDIA's containers from 26.06 launch most kernels from CUDA graphs",
     ),
     Framework(
-        "nemo-megatron", r"nemo", flash=False, fused=True, bucket=100 * MEBIBYTE, state="zero1",
-        sequence_parallel=False, recompute="selective",
+        "megatron-core", r"bridge|megatron-core|nemo 2|megatron core", flash=True, fused=True,
+        fused_loss=True, blocks_per_chunk=1, bucket=160 * MEBIBYTE, state="zero1", sequence_parallel=True,
+        recompute="selective",
+        source="Megatron-Core arguments: --use-distributed-optimizer, --overlap-grad-reduce; 40M elements; "
+        "NeMo's performance recipes: cross_entropy_loss_fusion, chunks of one block",
+    ),
+    Framework(
+        "nemo-megatron", r"nemo", flash=False, fused=True, blocks_per_chunk=1, bucket=100 * MEBIBYTE,
+        state="zero1", sequence_parallel=False, recompute="selective",
         source="NeMo-Framework-Launcher conf/training/gpt3: distributed_fused_adam, overlap_grad_sync",
     ),
     Framework(
@@ -80,18 +94,19 @@ FRAMEWORKS: tuple[Framework, ...] = (
         source="Megatron-LM of 2020-21: gradients reduced after the last backward",
     ),
     Framework(
-        "llm-foundry", r"foundry|composer|mosaic", flash=True, fused=True, state="zero3",
-        optimizer="adamw", source="llm-foundry yamls/pretrain: attn_impl flash, FSDP, decoupled_adamw",
+        "llm-foundry", r"foundry|composer|mosaic", flash=True, fused_loss=True, state="zero3",
+        optimizer="adamw",
+        source="llm-foundry yamls/pretrain: attn_impl flash, fused_crossentropy, FSDP, decoupled_adamw",
     ),
     Framework(
-        "torchtitan", r"titan", flash=True, fused=True, state="zero3", sequence_parallel=True,
+        "torchtitan", r"titan", flash=True, fused=True, fused_loss=True, state="zero3", sequence_parallel=True,
         recompute="selective", optimizer="adamw",
         source="torchtitan train_configs/llama3_*.toml: FSDP2, compile, op-level checkpointing",
     ),
     Framework(
-        "internevo", r"intern", flash=True, fused=True, state="zero1", bucket=512 * MEBIBYTE,
-        optimizer="adamw",
-        source="InternEvo configs/7B_sft.py: hybrid zero, overlap_sync_grad, flash attention",
+        "internevo", r"intern", flash=True, fused=True, fused_loss=True, state="zero1",
+        bucket=512 * MEBIBYTE, optimizer="adamw",
+        source="InternEvo configs/7B_sft.py: hybrid zero, overlap_sync_grad, flash attention and cross-entropy",
     ),
     Framework(
         "oneflow", r"oneflow", fused=True, fused_norm=True,

@@ -73,6 +73,10 @@ MESHES = {"P100": "dgx-1-p100", "V100": "dgx-1-v100"}
 """Catalogue hosts whose GPUs are joined by a hybrid cube mesh."""
 
 
+VARIANTS = {("V100", r"DGX-2H|450 ?W"): "v100-sxm3-32gb"}
+"""Devices sold under one name that differ in more than memory: board and pattern -> catalogue name."""
+
+
 class Unsupported(Exception):
     """A row that cannot be simulated; the text is the reason it is counted under."""
 
@@ -95,7 +99,12 @@ def board_name(row: Row) -> str:
 
 def device_name(row: Row) -> str:
     """Catalogue name of a row's GPU, the nearest memory size."""
-    board = BOARDS[board_name(row)]
+    name = board_name(row)
+    board = BOARDS[name]
+    described = f"{row.text('gpu')} {row.text('intra_link')} {row.text('source_detail')}"
+    for (base, pattern), device in VARIANTS.items():
+        if base == name and re.search(pattern, described):
+            return device
     size = row.number("gpu_mem_gb")
     if size is None:
         return next(iter(board.device.values()))

@@ -155,6 +155,7 @@ def _transformer(row: Row, framework: Framework) -> tuple[str, Params, list[str]
         "sequence_length": sequence,
         "flash": framework.flash,
         "fused_kernels": framework.fused,
+        "fused_loss": framework.fused_loss,
     }
     if row.text("family") == "encoder_lm":
         params |= _encoder(row, sequence)

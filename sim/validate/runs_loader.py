@@ -156,6 +156,11 @@ def load_run(row: Row, catalog: Catalog) -> Run:
     assumed += more
     degrees = _degrees(row)
     batch, micro_batch, micro_batches = _batch(row, degrees["dp"], degrees["pp"], params, assumed)
+    if re.search(r"MBS of the alternative may be", row.text("notes")):
+        assumed.append("mbs")
+    degrees["chunks"] = _chunks(
+        row, framework, degrees["pp"], micro_batches, params.get("num_layers"), assumed
+    )
     strategy = _strategy(row, framework, degrees, micro_batch, assumed)
     strategy = _counting_ends(strategy, params.get("num_layers"))
     params = {
@@ -229,7 +234,7 @@ def _default_micro_batch(each: int, pp: int, sequence: int | None) -> int:
 def _strategy(
     row: Row, framework: Framework, degrees: dict[str, int], micro_batch: int, assumed: list[str]
 ) -> Strategy:
-    chunks = row.whole("vpp") or 1
+    degrees, chunks = {k: v for k, v in degrees.items() if k != "chunks"}, degrees["chunks"]
     folded = degrees["ep"] > 1 and degrees["dp"] * degrees["cp"] % degrees["ep"] > 0
     recompute, overlap = _recompute(row, framework, assumed), framework.overlap
     if re.search(r"\bno\b.*overlap", row.text("overlap").lower()):
@@ -237,8 +242,8 @@ def _strategy(
     fields: dict[str, Any] = {
         **degrees,
         "micro_batch_size": micro_batch,
-        "virtual_stages": chunks if degrees["pp"] > 1 else 1,
-        "schedule": "interleaved" if degrees["pp"] > 1 and chunks > 1 else "1f1b",
+        "virtual_stages": chunks,
+        "schedule": "interleaved" if chunks > 1 else "1f1b",
         "sequence_parallel": degrees["tp"] > 1 and (folded or _sequence_parallel(row, framework, assumed)),
         "recompute": recompute,
         "overlap": overlap,
@@ -256,6 +261,21 @@ def _counting_ends(strategy: Strategy, blocks: int | None) -> Strategy:
     if not blocks or strategy.virtual_stages == 1 or blocks % parts == 0 or (blocks + 2) % parts:
         return strategy
     return strategy.model_copy(update={"embedding_in_split": True, "head_in_split": True})
+
+
+def _chunks(
+    row: Row, framework: Framework, pp: int, micro_batches: int, blocks: int | None, assumed: list[str]
+) -> int:
+    """Model chunks of a stage: as stated, else as many as the framework's recipes make."""
+    stated = row.whole("vpp")
+    if pp == 1 or stated:
+        return stated or 1 if pp > 1 else 1
+    size = framework.blocks_per_chunk
+    if not size or not blocks or micro_batches % pp:
+        return 1
+    assumed.append("vpp")
+    whole = blocks if blocks % (pp * size) == 0 else blocks + 2  # then embedding and head count as blocks
+    return whole // (pp * size) if whole % (pp * size) == 0 else 1
 
 
 def _variable_update(row: Row) -> dict[str, Any]:
