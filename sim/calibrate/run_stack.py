@@ -1,13 +1,14 @@
 """The compute time of all runs of a fit at once: their kernels in one table, evaluated in one go.
 
-:class:`Stack` gives for every shape what ``Shape.seconds`` gives for one (a test holds the two together), at a
-fraction of the cost, since the roofline works on arrays.
+:class:`Stack` gives for every shape what ``Shape.seconds`` gives for one (a test holds the two together), at
+a fraction of the cost, since the roofline works on arrays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +74,7 @@ class Stack:
         waits = host[_ONCE] > busy[_ONCE] + exposed * host[_ONCE]
         forward = np.where(waits, host[_AGAIN], busy[_AGAIN] + exposed * host[_AGAIN])
         backward = np.maximum(host[_BACK], busy[_BACK] + exposed * host[_BACK])
-        return forward + backward + busy[_CORE]
+        return np.asarray(forward + backward + busy[_CORE])
 
     def _per_shape(self, weight: FloatArray, values: FloatArray) -> FloatArray:
         return np.bincount(self.shape_of, weights=weight * values, minlength=len(self.shapes)).astype(float)
@@ -113,11 +114,16 @@ _PER_KERNEL = ("phase", "kind", "dims", "powers", "reuse", "align", "winograd", 
 
 def _joined(kernels: Sequence[Kernels]) -> Kernels:
     """One table; what belongs to operations and layers is that of the first and must not be used."""
-    arrays = {name: np.concatenate([getattr(k, name) for k in kernels]) for name in _PER_KERNEL}
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(k, name) for k in kernels]) for name in _PER_KERNEL
+    }
     return replace(kernels[0], **arrays)
 
 
 def _columns(rates: Sequence[Roof], index: IntArray) -> Roof:
     """A roof whose fields are arrays with one value per kernel."""
     names = [field.name for field in fields(Roof)]
-    return Roof(**{name: np.array([getattr(rate, name) for rate in rates])[index] for name in names})
+    columns: dict[str, Any] = {
+        name: np.array([getattr(rate, name) for rate in rates])[index] for name in names
+    }
+    return Roof(**columns)

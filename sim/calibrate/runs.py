@@ -7,11 +7,10 @@ belongs to a source or a row. The error is reported in five-fold cross-validatio
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +22,12 @@ from sim.models.compute import step_overhead
 from sim.models.kernels import CONVOLUTION, FLASH, MATRIX
 from sim.spec import Calibration
 from sim.spec.calibration import Parameter
-from sim.validate.runs import Prediction
 from sim.validate.runs_loader import framework_calibration
-from sim.validate.spread import TERMS, Z80, shares
+from sim.validate.spread import Z80
 
 FloatArray = npt.NDArray[np.float64]
 
 SOURCE = "fitted to published training runs (measurements/training_runs.csv, split calibration)"
-FOLDS = 5
 NOISE = 0.08
 """Standard deviation of the logarithm of a step time around the model, for a source of typical size."""
 TYPICAL_ROWS = 60
@@ -113,8 +110,6 @@ _DEVICE = (
     ("memory_efficiency", 0.12, 0.93),
     ("tile_fill_time", 0.7, 2e-5),
 )
-VARIANTS = tuple(device for chip in CHIPS.values() for device in chip[1:])
-"""Devices whose clock under load is fitted beside that of the first one with their chip."""
 _FRAMEWORK = (
     ("kernel_issue_time", 0.8, 3e-4),
     ("elementwise_traffic", 0.35, 4.0),
@@ -128,10 +123,21 @@ _FRAMEWORK = (
 def knobs_for(terms: Sequence[Term]) -> list[Knob]:
     """Parameters that enough runs depend on."""
     found = [Knob("device", chip, *entry) for chip in CHIPS for entry in _DEVICE]
-    found += [Knob("device", device, "sustained_clock", 0.1, 1.5) for device in VARIANTS]
+    found += [Knob("device", device, "sustained_clock", 0.1, 1.5) for device in _compared(terms)]
     frameworks = sorted({term.shape.framework for term in terms})
     found += [Knob("framework", key, *entry) for key in frameworks for entry in _FRAMEWORK]
     return [knob for knob in found if sum(knob.concerns(term) for term in terms) >= FEWEST_ROWS]
+
+
+def _compared(terms: Sequence[Term]) -> list[str]:
+    """Devices whose clock can be told from their chip's efficiencies: others with the chip are there, too."""
+    rows = Counter(term.shape.device.name for term in terms)
+    return [
+        device
+        for chip in CHIPS.values()
+        for device in chip[1:]
+        if sum(rows[other] for other in chip if other != device) >= FEWEST_ROWS
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +193,7 @@ class Objective:
         own = {key: framework_calibration(whole, key) for key in self.frameworks}
         compute = self.stack.seconds(own)[self.shape_of]
         overhead = np.array([step_overhead(own[key]) for key in self.frameworks])[self.framework_of]
-        return np.log(np.maximum(self.constant + self.passes * compute + overhead, 1e-6))
+        return np.asarray(np.log(np.maximum(self.constant + self.passes * compute + overhead, 1e-6)))
 
     def jacobian(self, x: FloatArray, values: FloatArray) -> FloatArray:
         """Derivatives; parameters that no row shares are moved together; float[m, p]."""
@@ -225,11 +231,49 @@ def with_values(
     return calibration.model_copy(update=sections)
 
 
+PRIORS: dict[str, Parameter] = {
+    name: Parameter(value=value, source=source)
+    for name, value, source in (
+        ("kernel_issue_time", 6e-6, "CPU time to launch one PyTorch operator"),
+        ("collective_issue_time", 30e-6, "CPU time of one torch.distributed collective"),
+        ("exposed_launches", 0.05, "nearly all launches hidden"),
+        ("elementwise_traffic", 1.2, "what the layer description says, and a little that it leaves out"),
+        ("attention_speed", 1.0, "the fused attention that attention_efficiency is stated for"),
+    )
+}
+"""Means of the priors of framework parameters, which do not depend on any earlier fit."""
+
+
+def without_fits(calibration: Calibration) -> Calibration:
+    """The calibration as cited: what an earlier fit to runs has put into it is taken out again."""
+
+    def cited(section: dict[str, dict[str, Parameter]]) -> dict[str, dict[str, Parameter]]:
+        kept = {
+            key: {name: p for name, p in params.items() if not p.source.startswith(SOURCE)}
+            for key, params in section.items()
+        }
+        return {key: params for key, params in kept.items() if params}
+
+    framework = cited(calibration.framework)
+    framework["default"] = {**framework.get("default", {})}
+    for name, parameter in PRIORS.items():
+        framework["default"].setdefault(name, parameter)
+    return calibration.model_copy(update={"device": cited(calibration.device), "framework": framework})
+
+
+def prior_of(calibration: Calibration) -> Calibration:
+    """Means of the priors: the cited values, with :data:`PRIORS` for the frameworks."""
+    cited = without_fits(calibration)
+    default = {**cited.framework["default"], **PRIORS}
+    return cited.model_copy(update={"framework": {**cited.framework, "default": default}})
+
+
 def start_of(calibration: Calibration, knob: Knob) -> float:
-    """Logarithm of the present value of a knob."""
-    return math.log(calibration.value(knob.section, knob.keys[0], knob.name))
+    """Logarithm of the present value of a knob; a search does not start from nothing."""
+    return math.log(max(calibration.value(knob.section, knob.keys[0], knob.name), SMALLEST))
 
 
+SMALLEST = 1e-6
 VISIBLE_ISSUE_TIME = 20e-6
 """Where the search for a launch time starts, so that launches bound some layers and the data can tell."""
 
@@ -281,7 +325,13 @@ def fit_runs(
     return RunFit(knobs, fit, rows, _with_population(fitted, knobs, fit))
 
 
-SHARED = ("elementwise_traffic", "attention_speed", "kernel_issue_time", "collective_issue_time", "exposed_launches")
+SHARED = (
+    "elementwise_traffic",
+    "attention_speed",
+    "kernel_issue_time",
+    "collective_issue_time",
+    "exposed_launches",
+)
 """Framework parameters whose typical value also serves frameworks without measurements."""
 
 
@@ -306,67 +356,3 @@ def _with_population(calibration: Calibration, knobs: Sequence[Knob], fit: Fit) 
             source=f"{SOURCE}: geometric mean over {len(found)} frameworks",
         )
     return calibration.model_copy(update={"framework": {**calibration.framework, "default": default}})
-
-
-SPREAD_START = 0.05
-
-
-def fit_spread(predictions: Sequence[tuple[dict[str, float], float, float]]) -> dict[str, float]:
-    """Standard deviations of :mod:`sim.validate.spread` by maximum likelihood.
-
-    Parameters
-    ----------
-    predictions : sequence of (dict, float, float)
-        Factors of the terms (:func:`sim.validate.spread.shares`), logarithm of predicted over measured step
-        time, and weight, of every row.
-    """
-    factors = np.array([[entry[0][term] ** 2 for term in TERMS] for entry in predictions])
-    squares = np.array([entry[1] ** 2 for entry in predictions])
-    weights = np.array([entry[2] for entry in predictions])
-    variances = np.full(len(TERMS), SPREAD_START**2)
-    for _ in range(200):  # expectation-maximisation: each term explains its share of a residual
-        total = factors @ variances
-        share = factors * variances / total[:, None]
-        explained = share * (share * squares[:, None] / np.maximum(factors, 1e-12)) + variances * (1 - share)
-        variances = (weights[:, None] * explained).sum(axis=0) / weights.sum()
-        variances = np.maximum(variances, 1e-6)
-    return dict(zip(TERMS, np.sqrt(variances).tolist(), strict=True))
-
-
-def with_spread(fitted: RunFit, terms: Sequence[Term], predictions: Sequence[Prediction]) -> RunFit:
-    """The fit with the deviations of its residuals, sources weighted alike."""
-    by_id = {prediction.id: prediction for prediction in predictions}
-    counts = Counter(term.run.row.group for term in terms)
-    entries = []
-    for term in terms:
-        own = framework_calibration(fitted.calibration, term.shape.framework)
-        error = math.log(term.seconds(own, term.shape.seconds(own)) / (term.run.measured_s or 1.0))
-        factors = shares(by_id[term.run.row.id], term.run.assumed)
-        entries.append((factors, error, 1.0 / counts[term.run.row.group]))
-    default = dict(fitted.calibration.framework["default"])
-    for name, value in fit_spread(entries).items():
-        source = f"{SOURCE}: residuals"
-        default[f"spread_{name}"] = Parameter(value=value, n=len(entries), source=source)
-    framework = {**fitted.calibration.framework, "default": default}
-    return replace(fitted, calibration=fitted.calibration.model_copy(update={"framework": framework}))
-
-
-def fold_of(term: Term) -> int:
-    """Fold of a row: by its identifier, so that it never changes."""
-    return int(hashlib.sha256(term.run.row.id.encode()).hexdigest(), 16) % FOLDS
-
-
-def cross_validate(terms: Sequence[Term], prior: Calibration, base: Calibration) -> dict[str, float]:
-    """MAPE in percent of each source over rows that the fit has not seen."""
-    errors: dict[str, list[float]] = defaultdict(list)
-    for fold in range(FOLDS):
-        seen = [term for term in terms if fold_of(term) != fold]
-        left = [term for term in terms if fold_of(term) == fold]
-        if not seen or not left:
-            continue
-        found = fit_runs(seen, prior, base, iterations=3)
-        for term in left:
-            own = framework_calibration(found.calibration, term.shape.framework)
-            ratio = term.seconds(own, term.shape.seconds(own)) / (term.run.measured_s or 1.0)
-            errors[term.run.row.group].append(abs(ratio - 1.0))
-    return {group: 100.0 * float(np.mean(values)) for group, values in sorted(errors.items())}

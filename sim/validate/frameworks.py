@@ -99,14 +99,14 @@ FRAMEWORKS: tuple[Framework, ...] = (
         source="llm-foundry yamls/pretrain: attn_impl flash, fused_crossentropy, FSDP, decoupled_adamw",
     ),
     Framework(
-        "torchtitan", r"titan", flash=True, fused=True, fused_loss=True, state="zero3", sequence_parallel=True,
-        recompute="selective", optimizer="adamw",
+        "torchtitan", r"titan", flash=True, fused=True, fused_loss=True, state="zero3",
+        sequence_parallel=True, recompute="selective", optimizer="adamw",
         source="torchtitan train_configs/llama3_*.toml: FSDP2, compile, op-level checkpointing",
     ),
     Framework(
         "internevo", r"intern", flash=True, fused=True, fused_loss=True, state="zero1",
         bucket=512 * MEBIBYTE, optimizer="adamw",
-        source="InternEvo configs/7B_sft.py: hybrid zero, overlap_sync_grad, flash attention and cross-entropy",
+        source="InternEvo configs/7B_sft.py: hybrid zero, overlap_sync_grad; cross-entropy of flash-attn",
     ),
     Framework(
         "oneflow", r"oneflow", fused=True, fused_norm=True,

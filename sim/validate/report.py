@@ -15,7 +15,7 @@ from sim.validate.baseline import constant_prediction, constant_rates
 from sim.validate.board import Line, Scored, board
 from sim.validate.rows import FILE, read_rows
 from sim.validate.runs import predict_all
-from sim.validate.runs_loader import Loaded, Skipped, load_runs
+from sim.validate.runs_loader import Loaded, Skipped, framework_calibration, load_runs
 from sim.validate.spread import interval
 
 COLUMNS = (
@@ -123,7 +123,8 @@ def validate_runs(
     predictions = predict_all(chosen.runs, calibration, workers=workers, cache=cache, progress=progress)
     scored = []
     for run, prediction in zip(chosen.runs, predictions, strict=True):
-        low, high = interval(prediction, run.assumed, calibration) or (None, None)
+        mine = framework_calibration(calibration, run.framework)
+        low, high = interval(prediction, run.assumed, mine) or (None, None)
         scored.append(Scored(run, prediction, low, high, constant_prediction(run, rates)))
     return Report(board(scored, chosen.skipped), scored, chosen.skipped)
 

@@ -1,10 +1,10 @@
-"""How sure a step time is: what the model leaves unexplained, by where the time goes.
+"""How sure a step time is: what the model leaves unexplained, by framework and by what a row leaves open.
 
-The logarithm of measured over predicted time is taken as normal. Its standard deviation adds in squares: a
-part common to all runs, the share of computation, of exposed communication and bubbles, and of the optimiser
-and fixed overhead times one deviation each, and one more for every column that the row leaves open. The
-deviations are parameters of the calibration (``framework/default/spread_*``), fitted on calibration
-residuals.
+The logarithm of measured over predicted time is taken as normal. Its variance is a framework's own
+(``framework/<key>/spread_own``: how far its runs scatter that the fit had not seen; for a framework without
+measurements that of a source left out altogether), more where communication and bubbles show
+(``spread_communication`` times their share), and more for every column that the row leaves open
+(``spread_assumed``). All are parameters of the calibration, set so that 80 % of left-out rows lie inside.
 """
 
 from __future__ import annotations
@@ -18,42 +18,47 @@ from sim.validate.runs import Prediction
 Z80 = 1.2816
 """Standard deviations on either side of the mean that hold 80 % of a normal distribution."""
 
-TERMS = ("common", "compute", "communication", "overhead", "assumed")
-FALLBACK = 0.08
+FALLBACK = {"own": 0.12, "communication": 0.1, "assumed": 0.03}
+TERMS = tuple(FALLBACK)
 
 
 def shares(prediction: Prediction, assumed: Sequence[str]) -> dict[str, float]:
     """Factor of each term's deviation for one prediction."""
-    step = prediction.step_time_s or 1.0
-    parts = prediction.parts
+    step, parts = prediction.step_time_s or 1.0, prediction.parts
     waiting = parts.get("exposed_comm_s", 0.0) + parts.get("wait_s", 0.0) + parts.get("bubble_s", 0.0)
-    rest = parts.get("optimizer_s", 0.0) + parts.get("data_s", 0.0)
-    return {
-        "common": 1.0,
-        "compute": parts.get("compute_s", 0.0) / step,
-        "communication": waiting / step,
-        "overhead": rest / step,
-        "assumed": math.sqrt(len(assumed)),
-    }
+    return {"own": 1.0, "communication": waiting / step, "assumed": math.sqrt(len(assumed))}
 
 
 def deviations(calibration: Calibration) -> dict[str, float]:
-    """Deviation of each term."""
+    """Deviation of each term; the calibration is that of one framework."""
     return {
         term: calibration.value("framework", "default", f"spread_{term}")
         if calibration.has("framework", "default", f"spread_{term}")
-        else FALLBACK
+        else FALLBACK[term]
         for term in TERMS
     }
+
+
+def deviation(factors: dict[str, float], sizes: dict[str, float]) -> float:
+    """Standard deviation of the logarithm of a step time."""
+    return math.sqrt(sum((sizes[term] * factors[term]) ** 2 for term in TERMS))
 
 
 def interval(
     prediction: Prediction, assumed: Sequence[str], calibration: Calibration
 ) -> tuple[float, float] | None:
-    """Ends of the 80 % interval of a step time, in seconds."""
+    """Ends of the 80 % interval of a step time, in seconds.
+
+    Parameters
+    ----------
+    prediction : Prediction
+    assumed : sequence of str
+        Columns that the row leaves open.
+    calibration : Calibration
+        With the framework's own parameters as default, see
+        :func:`sim.validate.runs_loader.framework_calibration`.
+    """
     if not prediction.ok or prediction.step_time_s is None:
         return None
-    sizes = deviations(calibration)
-    factors = shares(prediction, assumed)
-    width = Z80 * math.sqrt(sum((sizes[term] * factors[term]) ** 2 for term in TERMS))
+    width = Z80 * deviation(shares(prediction, assumed), deviations(calibration))
     return prediction.step_time_s * math.exp(-width), prediction.step_time_s * math.exp(width)

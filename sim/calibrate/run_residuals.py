@@ -1,0 +1,181 @@
+"""What a fit to runs leaves unexplained in rows that it has not seen, and the intervals that follow.
+
+Rows are left out twice: in five folds (a source's other rows are known), and source by source (its frameworks
+and devices are known from other sources, or not at all). The first tells how sure a prediction is for a
+framework that was calibrated, the second for one that was not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.calibrate.run_terms import Term
+from sim.calibrate.runs import SOURCE, RunFit, fit_runs
+from sim.spec import Calibration
+from sim.spec.calibration import Parameter
+from sim.validate.runs import Prediction
+from sim.validate.runs_loader import framework_calibration
+from sim.validate.spread import TERMS, Z80, deviation, shares
+
+FloatArray = npt.NDArray[np.float64]
+
+FOLDS = 5
+FEWEST_ROWS = 20
+"""Rows of a framework from which its own scatter is taken."""
+ITERATIONS = 4
+
+
+@dataclass(frozen=True)
+class Residual:
+    """A row that a fit has not seen: logarithm of predicted over measured step time."""
+
+    term: Term
+    log_ratio: float
+
+    @property
+    def group(self) -> str:
+        """Short name of the source."""
+        return self.term.run.row.group
+
+
+def fold_of(term: Term) -> int:
+    """Fold of a row: by its identifier, so that it never changes."""
+    return int(hashlib.sha256(term.run.row.id.encode()).hexdigest(), 16) % FOLDS
+
+
+def left_out(
+    terms: Sequence[Term], prior: Calibration, base: Calibration, part_of: Callable[[Term], object]
+) -> list[Residual]:
+    """Fit without each part in turn and predict it.
+
+    Parameters
+    ----------
+    terms : sequence of Term
+    prior, base : Calibration
+        As in :func:`sim.calibrate.runs.fit_runs`; what was fitted before must not be in ``prior``.
+    part_of : callable
+        Term -> fold or source.
+    """
+    found = []
+    for part in sorted({str(part_of(term)) for term in terms}):
+        seen = [term for term in terms if str(part_of(term)) != part]
+        if seen:
+            fitted = fit_runs(seen, prior, base, iterations=ITERATIONS)
+            found += residuals((t for t in terms if str(part_of(t)) == part), fitted.calibration)
+    return found
+
+
+def residuals(terms: Iterable[Term], calibration: Calibration) -> list[Residual]:
+    """Residuals of terms under a calibration."""
+    own: dict[str, Calibration] = {}
+    found = []
+    for term in terms:
+        key = term.shape.framework
+        if key not in own:
+            own[key] = framework_calibration(calibration, key)
+        predicted = term.seconds(own[key], term.shape.seconds(own[key]))
+        found.append(Residual(term, math.log(max(predicted, 1e-9) / (term.run.measured_s or 1.0))))
+    return found
+
+
+def mape(found: Iterable[Residual]) -> dict[str, float]:
+    """MAPE in percent of each source."""
+    errors: dict[str, list[float]] = {}
+    for residual in found:
+        errors.setdefault(residual.group, []).append(abs(math.expm1(residual.log_ratio)))
+    return {group: 100.0 * float(np.mean(values)) for group, values in sorted(errors.items())}
+
+
+SPREAD_START = 0.05
+
+
+def fit_spread(entries: Sequence[tuple[dict[str, float], float, float]]) -> dict[str, float]:
+    """Standard deviations of the terms of :mod:`sim.validate.spread` by maximum likelihood.
+
+    Parameters
+    ----------
+    entries : sequence of (dict, float, float)
+        Factors of the terms, logarithm of predicted over measured step time, and weight, of every row.
+    """
+    factors = np.array([[entry[0][term] ** 2 for term in TERMS] for entry in entries])
+    squares = np.array([entry[1] ** 2 for entry in entries])
+    weights = np.array([entry[2] for entry in entries])
+    variances = np.full(len(TERMS), SPREAD_START**2)
+    for _ in range(200):  # expectation-maximisation: each term explains its share of a residual
+        total = factors @ variances
+        share = factors * variances / total[:, None]
+        explained = share * (share * squares[:, None] / np.maximum(factors, 1e-12)) + variances * (1 - share)
+        variances = (weights[:, None] * explained).sum(axis=0) / weights.sum()
+        variances = np.maximum(variances, 1e-6)
+    return dict(zip(TERMS, np.sqrt(variances).tolist(), strict=True))
+
+
+def own_spread(entries: Sequence[tuple[dict[str, float], float, float]], sizes: Mapping[str, float]) -> float:
+    """The ``own`` deviation with which the interval holds 80 % of the weight of some rows."""
+    weights = np.array([weight for _, _, weight in entries])
+    # The own deviation that puts each row's residual just on the end of its interval; the weighted quantile.
+    needed = []
+    for factors, log_ratio, _ in entries:
+        others = deviation({**factors, "own": 0.0}, dict(sizes))
+        needed.append(max((log_ratio / Z80) ** 2 - others**2, 0.0))
+    order = np.argsort(needed)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    return max(math.sqrt(needed[order[int(np.searchsorted(reached, 0.8))]]), 0.01)
+
+
+def with_spread(
+    fitted: RunFit,
+    folds: Sequence[Residual],
+    sources: Sequence[Residual],
+    predictions: Sequence[Prediction],
+) -> RunFit:
+    """The fit with the deviations of its residuals, sources weighted alike.
+
+    Parameters
+    ----------
+    fitted : RunFit
+    folds, sources : sequence of Residual
+        From :func:`left_out`, by fold and by source.
+    predictions : sequence of Prediction
+        For where the time goes.
+    """
+    by_id = {prediction.id: prediction for prediction in predictions}
+
+    def entries_of(found: Sequence[Residual]) -> list[tuple[dict[str, float], float, float]]:
+        counts = Counter(residual.group for residual in found)
+        return [
+            (
+                shares(by_id[residual.term.run.row.id], residual.term.run.assumed),
+                residual.log_ratio,
+                1.0 / counts[residual.group],
+            )
+            for residual in found
+        ]
+
+    known, unknown = entries_of(folds), entries_of(sources)
+    sizes = fit_spread(known)
+    framework = {key: dict(params) for key, params in fitted.calibration.framework.items()}
+    source = f"{SOURCE}: residuals of rows left out"
+    for term in ("communication", "assumed"):
+        value = sizes[term]
+        framework["default"][f"spread_{term}"] = Parameter(value=value, n=len(known), source=source)
+    framework["default"]["spread_own"] = Parameter(
+        value=own_spread(unknown, sizes), n=len(unknown), source=f"{SOURCE}: residuals of sources left out"
+    )
+    rows: dict[str, list[int]] = {}
+    for index, residual in enumerate(folds):
+        rows.setdefault(residual.term.shape.framework, []).append(index)
+    for key, indices in sorted(rows.items()):
+        if len(indices) >= FEWEST_ROWS:
+            value = own_spread([known[i] for i in indices], sizes)
+            framework.setdefault(key, {})["spread_own"] = Parameter(
+                value=value, n=len(indices), source=source
+            )
+    return replace(fitted, calibration=fitted.calibration.model_copy(update={"framework": framework}))
