@@ -22,7 +22,7 @@ from sim.spec import Calibration
 from sim.spec.calibration import Parameter
 from sim.validate.runs import Prediction
 from sim.validate.runs_loader import framework_calibration
-from sim.validate.spread import TERMS, Z80, deviation, shares
+from sim.validate.spread import TERMS, Z80, deviation, shares, standard_deviations
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -93,9 +93,6 @@ def mape(found: Iterable[Residual]) -> dict[str, float]:
     return {group: 100.0 * float(np.mean(values)) for group, values in sorted(errors.items())}
 
 
-SPREAD_START = 0.05
-
-
 def fit_spread(entries: Sequence[tuple[dict[str, float], float, float]]) -> dict[str, float]:
     """Standard deviations of the terms of :mod:`sim.validate.spread` by maximum likelihood.
 
@@ -104,17 +101,9 @@ def fit_spread(entries: Sequence[tuple[dict[str, float], float, float]]) -> dict
     entries : sequence of (dict, float, float)
         Factors of the terms, logarithm of predicted over measured step time, and weight, of every row.
     """
-    factors = np.array([[entry[0][term] ** 2 for term in TERMS] for entry in entries])
-    squares = np.array([entry[1] ** 2 for entry in entries])
-    weights = np.array([entry[2] for entry in entries])
-    variances = np.full(len(TERMS), SPREAD_START**2)
-    for _ in range(200):  # expectation-maximisation: each term explains its share of a residual
-        total = factors @ variances
-        share = factors * variances / total[:, None]
-        explained = share * (share * squares[:, None] / np.maximum(factors, 1e-12)) + variances * (1 - share)
-        variances = (weights[:, None] * explained).sum(axis=0) / weights.sum()
-        variances = np.maximum(variances, 1e-6)
-    return dict(zip(TERMS, np.sqrt(variances).tolist(), strict=True))
+    factors = np.array([[entry[0][term] for term in TERMS] for entry in entries])
+    errors, weights = (np.array([entry[i] for entry in entries]) for i in (1, 2))
+    return dict(zip(TERMS, standard_deviations(factors, errors, weights).tolist(), strict=True))
 
 
 def own_spread(entries: Sequence[tuple[dict[str, float], float, float]], sizes: Mapping[str, float]) -> float:

@@ -96,7 +96,23 @@ def board(scored: Sequence[Scored], skipped: Iterable[Skipped]) -> list[Line]:
         regimes = sorted({s.run.regime for s in mine})
         if len(regimes) > 1:
             lines += [_line(group, r, [s for s in mine if s.run.regime == r], []) for r in regimes]
+        fastest = best_frameworks(mine)
+        if fastest:
+            lines.append(_line(group, "best framework", fastest, []))
     return lines
+
+
+def best_frameworks(scored: Sequence[Scored]) -> list[Scored]:
+    """Of each job that several frameworks ran, the fastest run: what the hardware can do."""
+    jobs: dict[tuple[Any, ...], list[Scored]] = defaultdict(list)
+    for item in scored:
+        if item.run.measured_s:
+            row, params = item.run.row, item.run.params
+            batch = params["global_batch_size"]
+            columns = ("model", "gpu", "gpu_mem_gb", "gpus", "seq_len")
+            jobs[(*(row.text(name) for name in columns), params["dtype"], batch)].append(item)
+    several = [job for job in jobs.values() if len({item.run.row.text("framework") for item in job}) > 1]
+    return [min(job, key=lambda item: item.run.measured_s or 0.0) for job in several]
 
 
 def _groups(scored: Sequence[Scored], skipped: Sequence[Skipped]) -> list[str]:

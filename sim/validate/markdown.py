@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sim.validate.board import Line, Scored
+from sim.validate.causes import causes
 from sim.validate.report import Report
 
 _HEAD = (
@@ -17,7 +18,11 @@ _HEAD = (
 _INTRODUCTION = """Step time, predicted against measured, in percent of the measured time. Rows with split
 *calibration* were used to fit efficiencies, rows with split *validation* never. *constant* is the same error
 with one constant utilisation per device and precision; *published* the best published figure of another
-tool."""
+tool. *best framework* are the fastest runs of jobs that several frameworks ran."""
+
+_CAUSES_INTRODUCTION = """Sources count alike. *Repetition* is the scatter of runs of one configuration, which
+nothing can predict from the row; *framework* the mean of each framework's runs; the rest is estimated in
+proportion to the parts of the predicted step."""
 
 _CAUSES: tuple[tuple[str, Callable[[Scored], bool]], ...] = (
     ("mostly computation, one device", lambda s: s.run.regime == "1 device"),
@@ -40,14 +45,33 @@ def page(report: Report) -> str:
         _table(_HEAD, [_cells(line) for line in whole]),
         "## By source and regime",
         _table(_HEAD, [_cells(line) for line in parts]),
+        "## Residuals by cause",
+        _CAUSES_INTRODUCTION,
+        _table(
+            ("cause", "share of step %", "error of that part %", "of squared residual %"), _by_cause(good)
+        ),
         "## Residuals by where the predicted time goes",
         _table(("where", "rows", "MAPE %", "bias %"), _residuals(good, _CAUSES)),
         "## Residuals by framework",
         _table(("framework", "rows", "MAPE %", "bias %"), _residuals(good, _frameworks(good))),
+        "## Memory",
+        "All of these runs fitted into their devices. Those predicted not to:",
+        _table(("source", "runs", "predicted not to fit"), _memory(whole)),
         "## Not scored",
         _table(("source", "reason", "rows"), _skipped(whole)),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _by_cause(scored: Sequence[Scored]) -> list[tuple[str, ...]]:
+    def percent(value: float | None) -> str:
+        return "" if value is None else f"{100 * value:.1f}"
+
+    return [(c.name, percent(c.share), percent(c.deviation), f"{c.percent:.0f}") for c in causes(scored)]
+
+
+def _memory(lines: Sequence[Line]) -> list[tuple[str, ...]]:
+    return [(line.group, str(line.scored), str(line.over_memory)) for line in lines if line.over_memory]
 
 
 def _skipped(lines: Sequence[Line]) -> list[tuple[str, ...]]:

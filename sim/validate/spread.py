@@ -12,6 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from sim.spec import Calibration
 from sim.validate.runs import Prediction
 
@@ -42,6 +45,31 @@ def deviations(calibration: Calibration) -> dict[str, float]:
 def deviation(factors: dict[str, float], sizes: dict[str, float]) -> float:
     """Standard deviation of the logarithm of a step time."""
     return math.sqrt(sum((sizes[term] * factors[term]) ** 2 for term in TERMS))
+
+
+FloatArray = npt.NDArray[np.float64]
+ROUNDS = 200
+START, SMALLEST = 0.05, 1e-3
+
+
+def standard_deviations(factors: FloatArray, errors: FloatArray, weights: FloatArray) -> FloatArray:
+    """Deviations of independent terms whose sum the errors are, by maximum likelihood; float[t].
+
+    Expectation-maximisation: each term explains its share of an error, then is as wide as what it explains.
+
+    Parameters
+    ----------
+    factors : float[n, t]
+        What each term's deviation is multiplied with in each error.
+    errors, weights : float[n]
+    """
+    squared = factors**2
+    variances = np.full(squared.shape[1], START**2)
+    for _ in range(ROUNDS):
+        share = squared * variances / np.maximum(squared @ variances, 1e-30)[:, None]
+        own = share * (share * (errors**2)[:, None] / np.maximum(squared, 1e-12)) + variances * (1 - share)
+        variances = np.maximum((weights[:, None] * own).sum(axis=0) / weights.sum(), SMALLEST**2)
+    return np.asarray(np.sqrt(variances))
 
 
 def interval(

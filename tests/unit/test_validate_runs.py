@@ -218,7 +218,7 @@ def test_kernels_of_all_runs_at_once_take_what_each_takes(catalog: Catalog) -> N
     calibration = catalog.calibration("default")
     runs = [
         load(catalog),
-        load(catalog, id="B-1", recompute="selective", tp="8", hidden="1024", framework="PyTorch", mbs="1"),
+        load(catalog, id="B-1", recompute="selective", tp="4", hidden="1024", framework="PyTorch", mbs="1"),
         load(
             catalog, id="B-2", model="ResNet-50", family="cnn", tp="1", pp="1", gpu="V100", framework="MXNet"
         ),
@@ -242,7 +242,7 @@ def test_a_fit_from_scratch_forgets_the_one_before_and_reads_back(catalog: Catal
              step_time_s=seconds)
         for source in ("ONE", "TWO")
         for i, (h, seconds) in enumerate(
-            [("1024", "0.1"), ("2048", "0.3"), ("3072", "0.6"), ("4096", "1.0"), ("1536", ".2"), ("2560", ".4")]
+            [("1024", ".1"), ("2048", ".3"), ("3072", ".6"), ("4096", "1."), ("1536", ".2"), ("2560", ".4")]
         )
     ]  # fmt: skip
     found = fit_rounds(runs, default, rounds=1, scratch=True, workers=1)

@@ -1,0 +1,83 @@
+"""What-if questions on training with published answers: recomputation, pipelines, parameter servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import sim
+from sim.analysis import simulate
+from sim.architecture import generate
+from tests.oracle.test_right_answers import BACKWARD, FORWARD, even_workload, network, scenario
+
+
+def test_gpipe_bubble_table() -> None:
+    """Speed over one device is K M / (M + K - 1): the bubble is small where M >= 4 K.
+
+    Huang et al. 2019 (arXiv:1811.06965), section 2.3; table 2 measures 1.8, 3.4 and 6.3 times the
+    throughput of (K = 2, M = 1) for a transformer on K = 2, 4 and 8 accelerators with M = 32.
+    """
+    blocks = 8
+
+    def seconds(stages: int, micro_batches: int) -> float:
+        model = even_workload(
+            blocks, FORWARD * 8 / micro_batches, BACKWARD * 8 / micro_batches, batch=micro_batches
+        )
+        fields: dict[str, Any] = {"schedule": "gpipe", "pp": stages, "micro_batch_size": 1}
+        found = simulate(scenario(model, network(stages), **fields)).step_time_s
+        assert found is not None
+        return found
+
+    base = seconds(2, 1)  # as fast as one device
+    for stages in (2, 4, 8):
+        for micro_batches in (1, 4, 32):
+            ideal = stages * micro_batches / (micro_batches + stages - 1)
+            assert base / seconds(stages, micro_batches) == pytest.approx(ideal, rel=1e-6)
+    published = {2: 1.8, 4: 3.4, 8: 6.3}
+    for stages, speed in published.items():
+        assert base / seconds(stages, 32) == pytest.approx(speed, rel=0.09)
+
+
+def test_selective_recomputation_is_nearly_free() -> None:
+    """+7 % alone, +4 % with sequence parallelism, against +33 to 39 % in full (Korthikanti et al., table 4).
+
+    A 22-billion-parameter model's layers (hidden 6144, 64 heads, sequence 2048, micro-batch 4, tp 8, A100).
+    """
+    workload = generate(
+        "transformer",
+        {
+            "name": "gpt-22b", "num_layers": 8, "hidden": 6144, "num_heads": 64, "vocabulary": 51200,
+            "sequence_length": 2048, "max_positions": 2048, "global_batch_size": 4, "dtype": "fp16",
+        },
+    )  # fmt: skip
+    cluster = sim.cluster("dgx-a100", num_hosts=1)
+
+    def seconds(**fields: Any) -> float:
+        result = sim.run(workload, cluster, sim.strategy(tp=8, micro_batch_size=4, **fields))
+        assert result.step_time_s is not None
+        return result.step_time_s
+
+    plain = seconds(recompute="none")
+    assert 1.30 <= seconds(recompute="full") / plain <= 1.40
+    assert 1.03 <= seconds(recompute="selective") / plain <= 1.09
+    assert seconds(recompute="selective", sequence_parallel=True) / plain <= 1.06
+    assert seconds(recompute="none", sequence_parallel=True) < plain
+
+
+def test_parameter_servers_cost_most_where_there_are_most_parameters() -> None:
+    """VGG-16 has 5.4 times ResNet-50's parameters at about 4 times its work: more bytes per second."""
+    ratios = {}
+    for name in ("resnet50", "vgg16"):
+        for hosts in (2, 4):
+            cluster = sim.cluster("v100-dlperf", num_hosts=hosts)
+            workload = sim.workload(name, batch_per_device=64, dtype="fp32")
+            times = [
+                sim.run(workload, cluster, sim.strategy(dp=8 * hosts, **fields)).step_time_s or 0.0
+                for fields in ({"state": "replicated"}, {"state": "ps_colocated", "num_servers": hosts})
+            ]
+            ratios[name, hosts] = times[1] / times[0]
+    assert all(ratio > 1.0 for ratio in ratios.values())
+    for hosts in (2, 4):
+        assert ratios["vgg16", hosts] > 1.3 * ratios["resnet50", hosts]
+    assert all(ratios[name, 2] <= ratios[name, 4] * 1.01 for name in ("resnet50", "vgg16"))
