@@ -1,0 +1,90 @@
+"""Cases of the rules on state of parameters and servers."""
+
+from __future__ import annotations
+
+from tests.rule_cases.case import HOST, Case, cluster, cnn, moe
+
+REFUSED: list[Case] = [
+    Case(
+        "shard-group",
+        {"shard_ranks": 5, "state": "zero3"},
+        "shard_ranks",
+        "divide dp x cp (32). Got 5.",
+        advice="Try 4 or 8.",
+    ),
+    Case(
+        "offload-optimizer",
+        {"offload_optimizer": True},
+        "offload_optimizer",
+        "be false on hosts without a cpu_device",
+        cluster=cluster(8, processors=False),
+        advice="Try False.",
+    ),
+    Case(
+        "offload-optimizer",
+        {"offload_optimizer": True, "state": "ps_dedicated"},
+        "offload_optimizer",
+        "be false unless every rank updates",
+    ),
+    Case(
+        "C2-13",
+        {"sufficient_factors": "always"},
+        "sufficient_factors",
+        "be never, as moe has no fully connected layer",
+        moe(),
+        advice="Try never.",
+    ),
+    Case(
+        "C2-14",
+        {"sufficient_factors": "always", "state": "zero1"},
+        "sufficient_factors",
+        "be never unless replicas sum uncompressed gradients",
+        cnn(),
+    ),
+    Case("shard-group", {"shard_ranks": 4}, "shard_ranks", "be absent while state is replicated. Got 4."),
+    Case(
+        "shard-group",
+        {"shard_ranks": 4, "state": "zero1", "collective": "hierarchical"},
+        "shard_ranks",
+        "be absent while collective is hierarchical",
+    ),
+    Case("servers-state", {"num_servers": 4}, "num_servers", "be absent while state is replicated. Got 4."),
+    Case(
+        "servers-colocated",
+        {"state": "ps_colocated", "num_servers": 9},
+        "num_servers",
+        "be at most the devices of the 1 worker hosts (8)",
+        cluster=HOST,
+        workload=cnn(),
+        advice="Try 8 or strategy.state=ps_dedicated.",
+    ),
+    Case(
+        "servers-processors",
+        {"state": "ps_dedicated"},
+        "state",
+        "hosts without a cpu_device",
+        cluster=cluster(8, processors=False),
+        advice="Try replicated.",
+    ),
+    Case(
+        "servers-experts", {"state": "ps_dedicated", "ep": 2}, "ep", "be 1 while state is ps_dedicated", moe()
+    ),
+    Case(
+        "C2-1",
+        {"state": "ps_dedicated", "collective": "ring"},
+        "collective",
+        "be auto while state is ps_dedicated, because a server aggregates",
+        advice="Try auto or strategy.state=replicated.",
+    ),
+]
+
+WARNED: list[Case] = [
+    Case("sharding-alone", {"dp": 1, "state": "zero1"}, "state", "shards nothing"),
+    Case(
+        "reshard-state",
+        {"reshard_after_forward": False},
+        "reshard_after_forward",
+        "while state is replicated",
+    ),
+    Case("prefetch-state", {"prefetch": 2}, "prefetch", "no effect while state is replicated"),
+]
