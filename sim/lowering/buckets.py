@@ -11,15 +11,17 @@ class Bucket:
     """A bucket of gradients: ``elements`` numbers, complete once ``last_layer`` has run its backward.
 
     It is also the layer that needs these parameters first in the next forward. ``expert`` buckets belong to
-    the experts of a rank and are shared by fewer ranks. With ``factors`` (numbers per rank) every rank sends
-    those to all others instead of the gradient. Once complete a bucket waits for ``wait`` seconds, for a
-    cycle to end; a piece of a partitioned bucket is a ``share`` of it.
+    the experts of a rank and are shared by fewer ranks. ``tensors`` are its (layer, position) pairs. With
+    ``factors`` (numbers per rank) every rank sends those to all others instead of the gradient. Once complete
+    a bucket waits for ``wait`` seconds, for a cycle to end; a piece of a partitioned bucket is a ``share`` of
+    it.
     """
 
     index: int
     elements: float
     last_layer: int
     expert: bool = False
+    tensors: tuple[tuple[int, int], ...] = ()
     factors: float = 0.0
     wait: float = 0.0
     share: float = 1.0
@@ -53,14 +55,16 @@ def make_buckets(
     buckets: list[Bucket] = []
     filled = 0.0
     last = -1
+    held: list[tuple[int, int]] = []
     for layer, sizes in zip(reversed(layer_indices), reversed(tensors), strict=True):
-        for size in reversed(sizes):
-            filled += size
+        for position in reversed(range(len(sizes))):
+            filled += sizes[position]
+            held.append((layer, position))
             last = layer
             capacity = first_bucket_bytes if not buckets else bucket_bytes
             if filled * element_bytes >= capacity:
-                buckets.append(Bucket(len(buckets), filled, layer, expert))
-                filled = 0.0
+                buckets.append(Bucket(len(buckets), filled, layer, expert, tuple(held)))
+                filled, held = 0.0, []
     if filled:
-        buckets.append(Bucket(len(buckets), filled, last, expert))
+        buckets.append(Bucket(len(buckets), filled, last, expert, tuple(held)))
     return buckets

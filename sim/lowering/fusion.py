@@ -14,12 +14,16 @@ from sim.lowering.buckets import Bucket
 
 
 class ReadyTensor(NamedTuple):
-    """A gradient tensor: its layer, numbers and bytes, and when the backward has it, in seconds."""
+    """A gradient tensor: its layer, numbers and bytes, and when the backward has it, in seconds.
+
+    ``position`` is its place among the layer's tensors.
+    """
 
     layer: int
     elements: float
     size: float
     ready: float
+    position: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,9 +104,12 @@ def fuse(
 ) -> list[Bucket]:
     """Buckets of tensors in the order of the backward."""
     return [
-        Bucket(index, sum(t.elements for t in group), group[-1].layer, expert, wait=wait)
+        Bucket(
+            index, sum(t.elements for t in group), group[-1].layer, expert,
+            tuple((t.layer, t.position) for t in group), wait=wait,
+        )
         for index, (group, wait) in enumerate(FUSIONS[fusion](tensors, options))
-    ]
+    ]  # fmt: skip
 
 
 def partitioned(buckets: Sequence[Bucket], piece: float | None, element_bytes: float) -> list[Bucket]:

@@ -122,7 +122,7 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
         "peak_flops_total": sum(device.peak(workload.dtype) * count for device, count in devices),
         "memory": plan.footprints,
         "memory_capacity": plan.memory_capacity,
-        "bytes_per_update": workload.num_parameters * plan.gradient_bytes,
+        "bytes_per_update": plan.encoding.bytes_per_update,
         "workers": replicas,
         "synchronization": strategy.synchronization,
         "gradients_per_update": _gradients_per_update(strategy),

@@ -6,7 +6,6 @@ ranks into classes.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,6 +17,7 @@ from sim.fabric.network import Network
 from sim.lowering.arrays import distinct
 from sim.lowering.buckets import Bucket, make_buckets
 from sim.lowering.collective import lower_collective
+from sim.lowering.encoding import Encoding
 from sim.lowering.fusion import FusionOptions, ReadyTensor, fuse, idle_seconds, partitioned
 from sim.lowering.layout import Layout
 from sim.lowering.library import LibraryTimes, achievable
@@ -122,20 +122,20 @@ class Plan(Traffic):
         return int(self.network.device_host[self.layout.num_ranks - 1]) + 1
 
     @cached_property
+    def encoding(self) -> Encoding:
+        """What gradients look like on the wire."""
+        return Encoding(self)
+
+    @property
     def gradient_bytes(self) -> float:
-        """Bytes of one gradient element on the wire."""
-        return 2.0 if self.strategy.compression in ("fp16", "bf16") else self.element_bytes
+        """Bytes on the wire of a gradient element that no bucket holds."""
+        return self.encoding.gradient_bytes
 
-    def exchanged_bytes(self, bucket: Bucket) -> tuple[float, ...]:
-        """Bytes of the collectives that exchange a bucket, one after another.
-
-        PowerSGD (Vogels et al., NeurIPS 2019) sends what is no matrix, then two factors; the bucket counts as
-        one square matrix, as the factors' bytes hardly matter beside three latencies.
-        """
-        if self.strategy.compression != "powersgd":
-            return (bucket.elements * self.gradient_bytes,)
-        edge = math.sqrt(bucket.elements) * self.gradient_bytes
-        return (edge, edge * self.strategy.compression_rank, edge * self.strategy.compression_rank)
+    @cached_property
+    def worker_devices(self) -> tuple[Device, ...]:
+        """Distinct types of the devices that carry ranks."""
+        kinds = distinct(self.network.device_type[: self.layout.num_ranks])
+        return tuple(self.cluster.device_types[int(kind)] for kind in kinds)
 
     @property
     def parameter_kinds(self) -> tuple[bool, ...]:
@@ -335,7 +335,7 @@ class Plan(Traffic):
     def _fused(self, virtual: int, chunk: list[int], *, expert: bool) -> list[Bucket]:
         """Buckets of some layers of a chunk before they are cut, as the strategy's fusion makes them."""
         first = self.strategy.first_bucket_size
-        tensors = [self._local_tensors(layer, expert) for layer in chunk]
+        tensors = [self.local_tensors(layer, expert) for layer in chunk]
         capacity = self.strategy.bucket_size
         if self.strategy.fusion == "size":
             return make_buckets(
@@ -350,9 +350,9 @@ class Plan(Traffic):
         if self.strategy.fusion == "merge_plan":
             startup, per_byte = self._exchange_line(expert=expert)
         in_order = [
-            ReadyTensor(layer, size, size * self.element_bytes, ready[layer])
+            ReadyTensor(layer, sizes[at], sizes[at] * self.element_bytes, ready[layer], at)
             for layer, sizes in zip(reversed(chunk), reversed(tensors), strict=True)
-            for size in reversed(sizes)
+            for at in reversed(range(len(sizes)))
         ]
         options = FusionOptions(capacity, self.strategy.cycle_time, startup, per_byte)
         return fuse(self.strategy.fusion, in_order, options, expert=expert)
@@ -390,18 +390,25 @@ class Plan(Traffic):
         per_byte = (long - short) / (sizes[1] - sizes[0])
         return short - per_byte * sizes[0], per_byte
 
-    def _local_tensors(self, layer: int, expert: bool) -> tuple[float, ...]:
+    def local_tensors(self, layer: int, expert: bool) -> tuple[float, ...]:
         """Tensors of a layer on one rank; those of experts follow the others (see ``Layer.tensors``)."""
         spec, local = self.workload.layers[layer], self.local_elements(layer, expert=expert)
         if not local:
             return ()
         tensors = [size for size in spec.tensors if size]
-        if len(self.parameter_kinds) > 1 and spec.expert_parameters:
-            shared = int(np.searchsorted(np.cumsum(tensors), spec.parameters * (1 + 1e-12), side="right"))
-            own = len(tensors[shared:]) // self.strategy.ep
-            tensors = tensors[shared : shared + own] if expert else tensors[:shared]
+        tensors = tensors[self.own_tensors(layer, expert)]
         whole = sum(tensors)
         return tuple(size * (local / whole) for size in tensors) if whole else (local,)
+
+    def own_tensors(self, layer: int, expert: bool) -> slice:
+        """Which of a layer's non-empty tensors a rank has of one of the ``parameter_kinds``."""
+        spec = self.workload.layers[layer]
+        if len(self.parameter_kinds) < 2 or not spec.expert_parameters:
+            return slice(None)
+        tensors = [size for size in spec.tensors if size]
+        shared = int(np.searchsorted(np.cumsum(tensors), spec.parameters * (1 + 1e-12), side="right"))
+        own = len(tensors[shared:]) // self.strategy.ep
+        return slice(shared, shared + own) if expert else slice(shared)
 
     def slow_factor(self, rank: int) -> float:
         """Compute time of this rank relative to its peers."""

@@ -20,6 +20,7 @@ from sim.spec.calibration import Calibration
 from sim.spec.layer import Attention, Gemm, Layer
 from sim.spec.strategy import Strategy
 from sim.spec.workload import DTYPE_BYTES, OPTIMIZER_STATES, Workload
+from sim.wire.compressors import compressor_of
 
 COMPONENTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "reserved")
 CENTRE_BYTES = {"elastic_average": 4.0, "sma": 8.0, "outer_optimizer": 8.0, "push_sum": 4.0}
@@ -204,9 +205,11 @@ def _states(
     if strategy.offload_optimizer:
         state = 0.0  # the host's memory holds it
     state += CENTRE_BYTES.get(strategy.update_semantics, 0.0)
+    residual = 1.0 if compressor_of(strategy).error_feedback else 0.0  # of all gradients, whatever is sharded
+    copies = (1 + strategy.delay) / (dp if level >= 2 else 1)
     return {
         "weights": parameters * element / (dp if level >= 3 else 1),
-        "gradients": parameters * element * (1 + strategy.delay) / (dp if level >= 2 else 1),
+        "gradients": parameters * element * (copies + residual),
         "optimizer": parameters * state / (dp if level >= 1 else 1),
     }
 

@@ -42,13 +42,18 @@ Schedule = Literal[
     "pipedream_async", "2bw",
 ]  # fmt: skip
 Recompute = Literal["none", "selective", "full"]
-Compression = Literal["none", "fp16", "bf16", "powersgd"]
 SufficientFactors = Literal["never", "cheaper", "always"]
 Fusion = Literal["none", "size", "time", "merge_plan"]
 TransferOrder = Literal["fifo", "priority_layer", "critical_path"]
 Negotiation = Literal["none", "coordinator", "hier_coordinator"]
 ContextParallelism = Literal["ring", "ulysses", "all_gather"]
 Store = Literal["cluster", "local", "memory_cache", "staged_nvme"]
+Compression = Literal[
+    "none", "fp16", "bf16", "fp8", "onebit", "signsgd_majority", "terngrad", "qsgd", "3lc", "threshold",
+    "topk", "dgc", "randomk", "coarse_chunk", "significance", "adacomp", "powersgd", "vector_quant", "sketch",
+]  # fmt: skip
+CompressionExchange = Literal["auto", "all_gather", "requantize"]
+CompressionEngine = Literal["device", "nic"]
 Axis = Literal["tp", "cp", "dp", "pp"]
 
 
@@ -191,6 +196,31 @@ class Strategy(Spec):
     chunks: int = Field(1, ge=1, description="chunks a hierarchical collective is pipelined in")
     compression: Compression = Field("none", description="wire format of gradients (D7)")
     compression_rank: int = Field(1, ge=1, description="rank of PowerSGD's factors")
+    compression_ratio: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description=(
+            "fraction of the elements a sparse compressor sends (vector_quant, sketch: of the bytes; 3lc: "
+            "non-zero values); as published if absent"
+        ),
+    )
+    compression_levels: int | None = Field(
+        None, ge=2, description="magnitudes qsgd rounds to, zero included; as published if absent"
+    )
+    compression_exchange: CompressionExchange = Field(
+        "auto",
+        description=(
+            "of gradients that cannot be summed while encoded; auto: everybody gathers all (sharded state: "
+            "each part goes straight to its owner); requantize: each hop decodes, adds and encodes again"
+        ),
+    )
+    compression_engine: CompressionEngine = Field(
+        "device", description="who encodes and decodes; nic: network cards, at line rate"
+    )
+    compress_pull: bool = Field(
+        False, description="parameter servers answer with the encoded sum of gradients instead of parameters"
+    )
     overlap: bool = Field(
         True, description="wait-free backpropagation: communicate a bucket as soon as it is ready (D8)"
     )

@@ -46,7 +46,20 @@ PARALLEL: dict[str, list[Any]] = {
     "schedule": ["1f1b", "1f1b", "gpipe", "naive", "zb_h1", "chimera", "pipedream_async", "2bw"],
     "recompute": ["none", "selective", "full"],
     "overlap": [True, False],
-    "compression": ["none", "fp16"],
+    "compression": [
+        "none",
+        "fp16",
+        "fp8",
+        "onebit",
+        "qsgd",
+        "topk",
+        "dgc",
+        "coarse_chunk",
+        "powersgd",
+        "sketch",
+    ],
+    "compression_exchange": ["auto", "auto", "requantize", "all_gather"],
+    "compress_pull": [False, False, True],
     "bucket_size": [25 * 2.0**20, 1e6],
 }
 COLLECTIVE = {

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from tests.rule_cases.case import HOST, PAIR, Case, cluster, cnn, gpt, moe
+from tests.rule_cases.case import HOST, PAIR, Case, cluster, cnn, moe
 
 REFUSED: list[Case] = [
-    Case(
-        "powersgd-state",
-        {"compression": "powersgd", "state": "zero1"},
-        "compression",
-        "go with replicated state",
-        advice="Try fp16 or none.",
-    ),
     Case(
         "C2-20",
         {"collective": "hierarchical"},
@@ -119,12 +112,5 @@ REFUSED: list[Case] = [
 
 WARNED: list[Case] = [
     Case("C2-19", {"collective": "halving_doubling", "dp": 24}, "collective", "on 24 ranks, no power of two"),
-    Case("compression-dtype", {"compression": "fp16"}, "compression", "saves nothing", gpt(dtype="fp16")),
-    Case(
-        "C2-32",
-        {"compression": "fp16", "synchronization": "local", "local_steps": 4},
-        "compression",
-        "sends no gradients",
-    ),
     Case("no-peers", {"collective": "ring", "dp": 1}, "collective", "no gradient is exchanged"),
 ]

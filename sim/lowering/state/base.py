@@ -11,6 +11,7 @@ from sim.graph.execution import Cause, TaskKind
 from sim.lowering import offload
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
+from sim.lowering.exchange import Exchange, decoding_seconds, encoding_seconds
 from sim.lowering.plan import Plan
 from sim.lowering.scheduling import negotiation_seconds
 from sim.models.compute import optimizer_time, step_overhead
@@ -63,20 +64,44 @@ class StateLowering(ABC):
     def request_families(cls, plan: Plan) -> None:
         """Route the process groups this placement communicates in."""
 
-    @staticmethod
-    def request_exchange(plan: Plan, operation: str, algorithm: str, expert: bool) -> None:
-        """Route a collective among the ranks that hold the same parameters."""
-        groups = plan.gradient_groups(expert=expert)
-        family = exchange_family(operation, algorithm, expert)
+    @classmethod
+    def request_parts(cls, plan: Plan, exchange: Exchange, buckets: Iterable[Bucket]) -> None:
+        """Route every collective that the exchange of these buckets takes."""
         strategy = plan.strategy
-        plan.request_collective(
-            family,
-            groups,
-            operation,
-            algorithm,
-            dims=strategy.collective_dims,
-            radix=strategy.collective_radix,
-        )
+        found = {(b.expert, part.operation, part.algorithm) for b in buckets for part in exchange.parts(b)}
+        for expert, operation, algorithm in sorted(found):
+            plan.request_collective(
+                exchange_family(operation, algorithm, expert),
+                exchange.groups(expert=expert),
+                operation,
+                algorithm,
+                dims=strategy.collective_dims if exchange.operation == "all_reduce" else None,
+                radix=strategy.collective_radix,
+            )
+
+    def exchange_parts(
+        self,
+        stage: int,
+        bucket: Bucket,
+        exchange: Exchange,
+        name: str,
+        after: Ends,
+        *,
+        stream: str,
+        **options: int,
+    ) -> Ends:
+        """Encode one bucket and run the collectives that sum it among the ranks that hold its parameters."""
+        classes = self.sharers(stage)
+        latency = self.inline_codec(bucket)
+        after = self.encode(stage, bucket, options["step"], after, name)
+        for part in exchange.parts(bucket):
+            after = self.emitter.collective(
+                exchange_family(part.operation, part.algorithm, bucket.expert), classes, part.size, name,
+                Cause.GRADIENT_COMM, after, stream=stream, chunks=self.strategy.chunks,
+                extra_latency=latency + part.latency, **options,
+            )  # fmt: skip
+            latency = 0.0
+        return after
 
     @abstractmethod
     def finish_step(self, step: int) -> None:
@@ -299,14 +324,44 @@ class StateLowering(ABC):
             for index in self.sharers(stage)
         }  # fmt: skip
 
-    def compression_latency(self, elements: float) -> float:
-        """Seconds to cast a bucket to and from its wire format: each cast reads one and writes the other."""
-        if self.strategy.compression not in ("fp16", "bf16"):
+    def inline_codec(self, bucket: Bucket) -> float:
+        """Seconds that casts of a bucket to and from its wire format add to its first message."""
+        if not self.plan.encoding.compressor.inline:
             return 0.0
         device = self.plan.device_of_rank(0)
-        efficiency = self.plan.calibration.value("device", device.name, "memory_efficiency")
-        traffic = 2 * elements * (self.plan.element_bytes + self.gradient_bytes)
-        return traffic / (device.memory_bandwidth * efficiency)
+        return encoding_seconds(self.plan, bucket, device) + decoding_seconds(self.plan, bucket, device)
+
+    def encode(self, stage: int, bucket: Bucket, step: int, after: Ends, name: str) -> Ends:
+        """Encode a bucket on the compute stream, unless that happens inline or nobody waits for it."""
+        alone = self.plan.gradient_span(expert=bucket.expert)[0] < 2
+        if self.plan.encoding.compressor.inline or alone:
+            return after
+        seconds = {i: encoding_seconds(self.plan, bucket, d) for i, d in self.devices(stage).items()}
+        return self.codec(seconds, f"{name}.encode", step, after)
+
+    def decode(
+        self, stage: int, bucket: Bucket, step: int, after: Ends, name: str, exchange: Exchange
+    ) -> Ends:
+        """Decode on the compute stream what the exchange of a bucket brought, unless that happens inline."""
+        if self.plan.encoding.compressor.inline or self.plan.gradient_span(expert=bucket.expert)[0] < 2:
+            return after
+        pieces, share = exchange.pieces(bucket), exchange.share(bucket)
+        seconds = {
+            index: decoding_seconds(self.plan, bucket, device, pieces) * share
+            for index, device in self.devices(stage).items()
+        }
+        return self.codec(seconds, f"{name}.decode", step, after)
+
+    def codec(self, seconds: dict[int, float], name: str, step: int, after: Ends) -> Ends:
+        """One task of an encoder or decoder on the compute stream of each class."""
+        if not any(seconds.values()):
+            return after
+        return self.emitter.compute(seconds, seconds, name, Cause.OTHER, after, step=step)
+
+    def devices(self, stage: int) -> dict[int, Device]:
+        """Device of each class that shares a stage's gradients."""
+        representatives = self.plan.classes.representatives
+        return {i: self.plan.device_of_rank(int(representatives[i])) for i in self.sharers(stage)}
 
     def copy_bucket(self, stage: int, elements: float, step: int, after: Ends, name: str) -> Ends:
         """Copy gradients into a bucket, or out of it, if the framework does (``bucket_copy_traffic``)."""

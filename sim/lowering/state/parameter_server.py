@@ -30,6 +30,7 @@ from sim.graph.builder import Edge, Ends
 from sim.graph.execution import Cause, Discipline, TaskKind
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
+from sim.lowering.exchange import decoding_seconds, encoding_seconds
 from sim.lowering.plan import IntArray, Plan
 from sim.lowering.scheduling import priority
 from sim.lowering.state.base import StateLowering
@@ -160,10 +161,10 @@ class ParameterServerState(StateLowering):
     def pull(self, stage: int, virtual: int, bucket: Bucket, after: Ends, *, snapshot: bool) -> None:
         """Pull a bucket of parameters into every rank of a stage."""
         name = f"{self._label(virtual, bucket)}.pull"
-        size = bucket.elements * self.parameter_bytes
+        size, latency = self.answer(bucket)
         for index in self.emitter.stage_classes[stage]:
             task = self._transfer(
-                "pull", index, size, name, after.get(index, []), snapshot=snapshot,
+                "pull", index, size, name, after.get(index, []), snapshot=snapshot, latency=latency,
                 priority=priority(self.plan, bucket),
             )  # fmt: skip
             self.pulls[index, virtual, bucket.index] = self.requests[index, virtual, bucket.index] = task
@@ -288,9 +289,12 @@ class ParameterServerState(StateLowering):
     def _exchange(self, stage: int, virtual: int, bucket: Bucket, ends: Ends) -> None:
         label = self._label(virtual, bucket)
         updated = self.builder.counter(f"{label}.updated") if self.rule == "backup" else -1
-        size = bucket.elements * (self.parameter_bytes if self._sends_models else self.gradient_bytes)
+        size, latency = bucket.elements * self.parameter_bytes, 0.0
+        if not self._sends_models:
+            size = sum(message.size for message in self.plan.encoding.messages(bucket))
+            ends, latency = self._encoded(stage, bucket, label, ends), self.inline_codec(bucket)
         self.urgency = priority(self.plan, bucket)
-        pushed = self.pushes(stage, size, f"{label}.push", ends, updated)
+        pushed = self.pushes(stage, size, f"{label}.push", ends, updated, latency)
         if self.rule == "soft_sync":
             answers = {index: self._batched_update(bucket, label, index, pushed[index]) for index in pushed}
         elif self.rule in ("ssp", "asp"):
@@ -304,14 +308,42 @@ class ParameterServerState(StateLowering):
                 request = self.requests[index, virtual, bucket.index]
                 self.builder.edge(request, update, 1 + self.strategy.delay)
 
-    def pushes(self, stage: int, size: float, name: str, ends: Ends, updated: int) -> dict[int, int]:
+    def pushes(
+        self, stage: int, size: float, name: str, ends: Ends, updated: int, latency: float
+    ) -> dict[int, int]:
         """Push a bucket to the servers: the transfer of every class that talks to them."""
         return {
             index: self._transfer(
-                "push", index, size, name, ends.get(index, []), updated=updated, priority=self.urgency
+                "push",
+                index,
+                size,
+                name,
+                ends.get(index, []),
+                updated=updated,
+                latency=latency,
+                priority=self.urgency,
             )
             for index in self.emitter.stage_classes[stage]
         }
+
+    def _encoded(self, stage: int, bucket: Bucket, label: str, ends: Ends) -> Ends:
+        """Encode on the compute stream, unless that rides on the push."""
+        if self.plan.encoding.compressor.inline:
+            return ends
+        seconds = {i: encoding_seconds(self.plan, bucket, d) for i, d in self.devices(stage).items()}
+        return self.codec(seconds, f"{label}.encode", 0, ends)
+
+    def answer(self, bucket: Bucket) -> tuple[float, float]:
+        """Bytes of an answer and seconds to decode it: parameters, or the encoded sum of gradients."""
+        if not self.strategy.compress_pull:
+            return bucket.elements * self.parameter_bytes, 0.0
+        size = self.plan.encoding.compressor.aggregate_size(
+            self.plan.encoding.content(bucket),
+            self.plan.element_bytes,
+            self.plan.encoding.options,
+            self.workers,
+        )
+        return size, decoding_seconds(self.plan, bucket, self.plan.device_of_rank(0))
 
     def _transfer(
         self,
@@ -324,10 +356,10 @@ class ParameterServerState(StateLowering):
         updated: int = -1,
         snapshot: bool = False,
         priority: int = 0,
+        latency: float = 0.0,
     ) -> int:
         cause = Cause.GRADIENT_COMM if direction == "push" else Cause.PARAMETER_COMM
         family = f"ps_{direction}"
-        latency = self.compression_latency(size / self.gradient_bytes) if direction == "push" else 0.0
         return self.emitter.transfer(
             family, self.emitter.family_classes[family].by_member[index][0], size, name, cause, after,
             participants=(index,), stream=f"ps_{direction}", extra_latency=latency, opens_pull=snapshot,
@@ -343,22 +375,32 @@ class ParameterServerState(StateLowering):
         stream = self.builder.stream(row, "server", discipline=Discipline.ARRIVAL)
         return self.builder.compute(row, seconds, name, cause, after=after, streams=(stream,))
 
-    def _sum_seconds(self, elements: float) -> float:
-        """Add one worker's slice: read gradient and accumulator, write accumulator (fp32)."""
-        return 3 * FP32 * elements / len(self.plan.server_endpoints) / self.server_memory_bandwidth
+    def _sum_seconds(self, bucket: Bucket) -> float:
+        """Add one worker's slice where its message has values: read gradient and sum, write sum (fp32)."""
+        touched = self.plan.encoding.compressor.touched(
+            self.plan.encoding.content(bucket), self.plan.encoding.options
+        )
+        return 3 * FP32 * touched / len(self.plan.server_endpoints) / self.server_memory_bandwidth
 
-    def _update_seconds(self, elements: float) -> float:
+    def _update_seconds(self, bucket: Bucket, shards: int = 1) -> float:
         """Optimiser on the slice: read gradient, read and write parameter and each state (fp32).
 
         Averages of models read the sum and the parameter and write it; an outer optimiser has a momentum too.
+        A server that answers with encoded sums encodes one.
         """
         states = OPTIMIZER_STATES[self.plan.workload.optimizer]
         passes = SERVER_PASSES.get(self.strategy.update_semantics, 1.0 + 2 * (1 + states))
         traffic = FP32 * passes
+        elements = bucket.elements * shards
+        if self.strategy.compress_pull:
+            work = self.plan.encoding.compressor.encode(
+                self.plan.encoding.content(bucket), FP32, self.plan.encoding.options
+            )
+            traffic += work.traffic / bucket.elements
         return traffic * elements / len(self.plan.server_endpoints) / self.server_memory_bandwidth
 
     def _own_update(self, bucket: Bucket, label: str, index: int, push: int) -> list[int]:
-        seconds = self._update_seconds(bucket.elements) * self.emitter.multiplicity(index)
+        seconds = self._update_seconds(bucket) * self.emitter.multiplicity(index)
         return [
             self._server_task(server, f"{label}.update", seconds, [push])
             for server in self.emitter.server_classes
@@ -377,11 +419,9 @@ class ParameterServerState(StateLowering):
                     self.builder.counter(f"{label}.applied", per_iteration=False),
                 )
             arrived, applied = self.batches[label, server, shard]
-            summed = self._server_task(server, f"{label}.sum", self._sum_seconds(bucket.elements), [push])
+            summed = self._server_task(server, f"{label}.sum", self._sum_seconds(bucket), [push])
             self.builder.add(summed, arrived)
-            update = self._server_task(
-                server, f"{label}.update", self._update_seconds(bucket.elements), [summed]
-            )
+            update = self._server_task(server, f"{label}.update", self._update_seconds(bucket), [summed])
             self.builder.skip_unless_last(update, size, ticket=summed)
             self.builder.add(update, applied)
             answer = self.builder.control(
@@ -400,16 +440,14 @@ class ParameterServerState(StateLowering):
             arrived = self.builder.counter(f"{label}.arrived")
             for index, push in pushed.items():
                 count = self.emitter.multiplicity(index)
-                summed = self._server_task(
-                    server, f"{label}.sum", self._sum_seconds(bucket.elements) * count, [push]
-                )
+                summed = self._server_task(server, f"{label}.sum", self._sum_seconds(bucket) * count, [push])
                 if updated >= 0:  # a dropped push is not summed
                     self.builder.share_skip(summed, push)
                 self.builder.add(summed, arrived, count)
             row = self.emitter.device_row[server]
             stream = self.builder.stream(row, "server", discipline=Discipline.ARRIVAL)
             update = self.builder.compute(
-                row, self._update_seconds(bucket.elements * tensor_shards), f"{label}.update",
+                row, self._update_seconds(bucket, tensor_shards), f"{label}.update",
                 Cause.OPTIMIZER, streams=(stream,),
                 closes_update=bucket.index == 0 and server == self.emitter.server_classes[0],
             )  # fmt: skip

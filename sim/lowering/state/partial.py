@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from sim.graph.builder import Edge, Ends
 from sim.graph.execution import Cause
+from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.lowering.state.base import StateLowering
@@ -82,7 +83,8 @@ class PartialAllReduceState(StateLowering):
             task = self.emitter.transfer(
                 "partial", self.emitter.family_classes["partial"].by_member[index][0], message,
                 "partial.all_reduce", Cause.PARAMETER_COMM if self.models else Cause.GRADIENT_COMM, [ready],
-                participants=(index,), stream="partial", extra_latency=self.compression_latency(elements),
+                participants=(index,), stream="partial",
+                extra_latency=self.inline_codec(Bucket(0, elements, 0)),
             )  # fmt: skip
         else:
             task = self.builder.control("partial.alone", device=row, after=[ready])

@@ -40,7 +40,8 @@ def on_the_wire(plan: Plan, bucket: Bucket) -> Bucket:
     """A bucket of models as one of gradients with as many bytes."""
     bits = plan.strategy.exchange_bits
     factor = 1.0 if bits is None else bits / 8 / plan.gradient_bytes
-    return Bucket(bucket.index, bucket.elements * factor, bucket.last_layer, bucket.expert)
+    tensors = bucket.tensors if factor == 1 else ()
+    return Bucket(bucket.index, bucket.elements * factor, bucket.last_layer, bucket.expert, tensors)
 
 
 class ModelExchange(ReplicatedState):
@@ -48,16 +49,14 @@ class ModelExchange(ReplicatedState):
 
     @override
     @classmethod
-    def _algorithms(cls, plan: Plan, expert: bool) -> list[str]:
-        sizes = {
-            size
+    def exchanged_buckets(cls, plan: Plan) -> list[Bucket]:
+        models = [
+            on_the_wire(plan, bucket)
             for stage in range(plan.strategy.pp)
             for fragment in range(plan.strategy.fragments)
             for bucket in fragment_buckets(plan, stage, fragment)
-            for size in plan.exchanged_bytes(on_the_wire(plan, bucket))
-        }
-        chosen = {cls._algorithm(plan, size, expert) for size in sizes}
-        return sorted({*chosen, *super()._algorithms(plan, expert)})
+        ]
+        return [*models, *super().exchanged_buckets(plan)]
 
     def average(self, stage: int, bucket: Bucket, step: int, after: Ends) -> Ends:
         """Average one bucket of the models, copies into and out of the bucket included."""
@@ -65,6 +64,7 @@ class ModelExchange(ReplicatedState):
         filled = self.copy_bucket(stage, bucket.elements, step, after, f"{label}.fill")
         sent = on_the_wire(self.plan, bucket)
         done = self.exchange_bucket(stage, sent, step, filled, f"{label}.average")
+        done = self.decode_bucket(stage, sent, step, done, label)
         return self.copy_bucket(stage, bucket.elements, step, done, f"{label}.empty")
 
     def merge(self, stage: int, elements: float, step: int, after: Ends) -> Ends:

@@ -10,9 +10,10 @@ from sim.graph.builder import Ends, source
 from sim.graph.execution import Cause
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
+from sim.lowering.exchange import Exchange
 from sim.lowering.plan import Plan
 from sim.lowering.scheduling import priority
-from sim.lowering.state.base import StateLowering, back, exchange_family
+from sim.lowering.state.base import StateLowering, back
 from sim.models.compute import layer_cost
 
 
@@ -38,22 +39,20 @@ class ReplicatedState(StateLowering):
     @override
     @classmethod
     def request_families(cls, plan: Plan) -> None:
-        for expert in plan.parameter_kinds:
-            for algorithm in cls._algorithms(plan, expert):
-                cls.request_exchange(plan, cls.exchange, algorithm, expert)
-        if any(bucket.factors for v in range(len(plan.chunks)) for bucket in plan.buckets(v)):
+        buckets = cls.exchanged_buckets(plan)
+        cls.request_parts(plan, cls.exchange_of(plan), [each for each in buckets if not each.factors])
+        if any(bucket.factors for bucket in buckets):
             plan.request_by_size("dp_factors", plan.gradient_groups(), "all_gather")
 
     @classmethod
-    def _algorithms(cls, plan: Plan, expert: bool) -> list[str]:
-        sizes = {
-            size
-            for v in range(len(plan.chunks))
-            for bucket in plan.buckets(v)
-            for size in plan.exchanged_bytes(bucket)
-            if bucket.expert == expert and not bucket.factors
-        }
-        return sorted({cls._algorithm(plan, size, expert) for size in sizes})
+    def exchanged_buckets(cls, plan: Plan) -> list[Bucket]:
+        """Every bucket that is exchanged."""
+        return [bucket for virtual in range(len(plan.chunks)) for bucket in plan.buckets(virtual)]
+
+    @classmethod
+    def exchange_of(cls, plan: Plan) -> Exchange:
+        """How buckets are exchanged."""
+        return Exchange(plan, cls.exchange, lambda size, expert: cls._algorithm(plan, size, expert))
 
     @classmethod
     def _algorithm(cls, plan: Plan, size: float, expert: bool) -> str:
@@ -62,35 +61,15 @@ class ReplicatedState(StateLowering):
         return plan.choose(cls.exchange, size, plan.gradient_groups(expert=expert)[0])
 
     def exchange_bucket(self, stage: int, bucket: Bucket, step: int, after: Ends, name: str) -> Ends:
-        """All-reduce one bucket among the data-parallel ranks of a stage."""
-        latency = self.compression_latency(bucket.elements)
-        after = self._factorise(stage, bucket.elements, step, after, name)
-        for size in self.plan.exchanged_bytes(bucket):
-            algorithm = self._algorithm(self.plan, size, bucket.expert)
-            family = exchange_family(self.exchange, algorithm, bucket.expert)
-            after = self.emitter.collective(
-                family, self.sharers(stage), size, name, Cause.GRADIENT_COMM, after,
-                stream="dp", chunks=self.strategy.chunks, extra_latency=latency, step=step,
-                priority=priority(self.plan, bucket),
-            )  # fmt: skip
-            latency = 0.0
-        return after
+        """Encode one bucket and sum it among the data-parallel ranks of a stage."""
+        return self.exchange_parts(
+            stage, bucket, self.exchange_of(self.plan), name, after, stream="dp", step=step,
+            priority=priority(self.plan, bucket),
+        )  # fmt: skip
 
-    def _factorise(self, stage: int, elements: float, step: int, after: Ends, name: str) -> Ends:
-        """PowerSGD's own work on a bucket: products with the factors, orthogonal columns, the error kept."""
-        if self.strategy.compression != "powersgd":
-            return after
-        calibration, classes = self.plan.calibration, self.sharers(stage)
-        if calibration.has("framework", "default", "powersgd_rank_time"):  # per parameter
-            rank_time = calibration.value("framework", "default", "powersgd_rank_time")
-            seconds = rank_time * elements * self.strategy.compression_rank
-        else:  # thin products read the gradient twice; the error is added and taken off again
-            device = self.plan.device_of_rank(0)
-            efficiency = calibration.value("device", device.name, "memory_efficiency")
-            seconds = 8 * elements * self.plan.element_bytes / (device.memory_bandwidth * efficiency)
-        return self.emitter.compute(
-            classes, dict.fromkeys(classes, seconds), f"{name}.factors", Cause.OTHER, after, step=step
-        )
+    def decode_bucket(self, stage: int, bucket: Bucket, step: int, after: Ends, name: str) -> Ends:
+        """Decode what the exchange of a bucket brought."""
+        return self.decode(stage, bucket, step, after, name, self.exchange_of(self.plan))
 
     def _factors(self, stage: int, bucket: Bucket, step: int, after: Ends) -> Ends:
         """Gather everybody's sufficient factors of a layer and multiply out those of the others."""
@@ -163,6 +142,7 @@ class ReplicatedState(StateLowering):
             ends[index] = [self.placed[index]]
         for virtual in self.plan.chunks_of(stage):
             for bucket in self.plan.buckets(virtual):
+                ends = self.decode_bucket(stage, bucket, step, ends, f"bucket{bucket.index}")
                 ends = self.copy_bucket(stage, bucket.elements, step, ends, f"bucket{bucket.index}.empty")
         self.updated[stage] = self.update(stage, step, ends)
 
@@ -175,13 +155,14 @@ class ReplicatedState(StateLowering):
                     self.builder.edge(self.placed[index], source(task), delay)
 
     def _empty_buckets(self, stage: int, step: int) -> None:
-        """After the backward, buckets are copied back into the gradients one by one."""
+        """After the backward, buckets are decoded and copied back into the gradients one by one."""
         for bucket, done in self.finished.pop((stage, step), ()):
             if self.placed:
                 continue  # the delayed update begins with it
             done, latest = back(done, self.strategy.delay), self.last_weights(stage)
             held = {c: [*done.get(c, []), *latest.get(c, [])] for c in done}
-            emptied = self.copy_bucket(stage, bucket.elements, step, held, f"bucket{bucket.index}.empty")
+            emptied = self.decode_bucket(stage, bucket, step, held, f"bucket{bucket.index}")
+            emptied = self.copy_bucket(stage, bucket.elements, step, emptied, f"bucket{bucket.index}.empty")
             if emptied is not held:
                 for index, tasks in emptied.items():
                     self.exchanged[step].setdefault(index, []).extend(tasks)

@@ -72,11 +72,14 @@ class ServerTreeState(ParameterServerState):
         return self._sender_of[index]
 
     @override
-    def pushes(self, stage: int, size: float, name: str, ends: Ends, updated: int) -> dict[int, int]:
+    def pushes(
+        self, stage: int, size: float, name: str, ends: Ends, updated: int, latency: float
+    ) -> dict[int, int]:
         classes = self.emitter.stage_classes[stage]
         reduced = self.emitter.collective(
-            "group_reduce", classes, size, f"{name}.reduce", Cause.GRADIENT_COMM, ends, stream="group"
-        )
+            "group_reduce", classes, size, f"{name}.reduce", Cause.GRADIENT_COMM, ends, stream="group",
+            extra_latency=latency,
+        )  # fmt: skip
         return {
             index: self._transfer("push", index, size, name, reduced[index], updated=updated)
             for index in classes

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+
 from typing_extensions import override
 
 from sim.graph.builder import Ends
 from sim.graph.execution import Cause
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
+from sim.lowering.exchange import Exchange
 from sim.lowering.plan import Plan
 from sim.lowering.state.base import StateLowering, exchange_family
 from sim.lowering.state.replicated import ReplicatedState
@@ -18,16 +22,20 @@ def shard_algorithm(plan: Plan) -> str:
     return "ring" if plan.strategy.collective == "auto" else plan.strategy.collective
 
 
-def request_both(plan: Plan) -> None:
-    """Route the reduce-scatters of gradients and the all-gathers of parameters.
+def scatter_exchange(plan: Plan) -> Exchange:
+    """How gradients reach the owners of their shards."""
+    return Exchange(plan, "reduce_scatter", lambda size, expert: shard_algorithm(plan))
+
+
+def request_gathers(plan: Plan) -> None:
+    """Route the all-gathers of parameters.
 
     Where several groups hold a copy of the state each (hybrid sharding), also the all-reduces among them.
     """
     algorithm = shard_algorithm(plan)
     for expert in plan.parameter_kinds:
-        for operation in ("reduce_scatter", "all_gather"):
-            family = exchange_family(operation, algorithm, expert)
-            plan.request_collective(family, plan.shard_groups(expert=expert), operation, algorithm)
+        family = exchange_family("all_gather", algorithm, expert)
+        plan.request_collective(family, plan.shard_groups(expert=expert), "all_gather", algorithm)
         plan.request_by_size(_replica_family(expert), plan.replica_groups(expert=expert), "all_reduce")
 
 
@@ -47,6 +55,19 @@ def sum_replicas(
     )  # fmt: skip
 
 
+def layer_unit(plan: Plan, chunk: Sequence[int], layer: int) -> list[int]:
+    """Layers of a chunk that are gathered and scattered together with one of them: its block."""
+    layers = plan.workload.layers
+    return [index for index in chunk if layers[index].block == layers[layer].block]
+
+
+def unit_bucket(plan: Plan, unit: Sequence[int], expert: bool) -> Bucket:
+    """The parameters of some layers, one of the ``parameter_kinds``, as one bucket."""
+    elements = sum(plan.local_elements(index, expert=expert) for index in unit)
+    tensors = ((index, at) for index in unit for at in range(len(plan.local_tensors(index, expert))))
+    return Bucket(unit[0], elements, unit[0], expert, tuple(tensors))
+
+
 class ShardedOptimizerState(ReplicatedState):
     """ZeRO-1 and ZeRO-2: gradients are reduce-scattered, shards updated, parameters gathered.
 
@@ -62,7 +83,8 @@ class ShardedOptimizerState(ReplicatedState):
     @override
     @classmethod
     def request_families(cls, plan: Plan) -> None:
-        request_both(plan)
+        super().request_families(plan)
+        request_gathers(plan)
 
     @classmethod
     def _algorithm(cls, plan: Plan, size: float, expert: bool) -> str:
@@ -162,19 +184,27 @@ class FullyShardedState(StateLowering):
         self.current: dict[int, tuple[int, int, bool]] = {}
         self.gates: dict[int, dict[int, int]] = {stage: {} for stage in range(self.strategy.pp)}
         self.reduced: dict[int, Ends] = {stage: {} for stage in range(self.strategy.pp)}
+        self.units: dict[int, list[Bucket]] = {}  # by first layer
+        self.scattered: dict[int, list[tuple[Bucket, Ends]]] = defaultdict(list)
 
     @override
     @classmethod
     def request_families(cls, plan: Plan) -> None:
-        request_both(plan)
+        buckets = [
+            unit_bucket(plan, unit, expert)
+            for chunk in plan.chunks
+            for unit in {tuple(layer_unit(plan, chunk, layer)) for layer in chunk}
+            for expert in plan.parameter_kinds
+        ]
+        cls.request_parts(plan, scatter_exchange(plan), [bucket for bucket in buckets if bucket.elements])
+        request_gathers(plan)
 
     @override
     def repeats(self, kind: str, stage: int, virtual: int, micro_batch: int) -> bool:
         return False  # a gather waits for computations further back than the block's entry
 
     def _unit(self, virtual: int, layer: int) -> list[int]:
-        block = self.layers[layer].block
-        return [index for index in self.plan.chunks[virtual] if self.layers[index].block == block]
+        return layer_unit(self.plan, self.plan.chunks[virtual], layer)
 
     @override
     def before_layer(
@@ -194,7 +224,7 @@ class FullyShardedState(StateLowering):
         after = history[wanted] if wanted >= 0 else {}
         if wanted <= 0:  # nothing else keeps it from running before the last iteration's update
             after = {c: [*after.get(c, []), self._gate(stage, c)] for c in self.emitter.stage_classes[stage]}
-        gathered = self._exchange("all_gather", stage, unit, after, micro_batch, step)
+        gathered = self._gather(stage, unit, after, micro_batch, step)
         return {c: [*ends.get(c, []), *gathered.get(c, [])] for c in self.emitter.stage_classes[stage]}
 
     def _gate(self, stage: int, index: int) -> int:
@@ -205,41 +235,44 @@ class FullyShardedState(StateLowering):
             self.gates[stage][index] = found
         return found
 
-    def _exchange(
-        self,
-        operation: str,
-        stage: int,
-        unit: list[int],
-        after: Ends,
-        micro_batch: int,
-        step: int,
-        last: bool = False,
-    ) -> Ends:
-        """Gather a unit's parameters or reduce-scatter its gradients; experts among their own holders."""
-        scatters = operation == "reduce_scatter"
+    def _gather(self, stage: int, unit: list[int], after: Ends, micro_batch: int, step: int) -> Ends:
+        """Gather a unit's parameters; experts among their own holders."""
         done: Ends = {}
-        for expert in self.plan.parameter_kinds:
-            elements = sum(self.plan.local_elements(index, expert=expert) for index in unit)
-            if not elements:
-                continue
+        for bucket in self._buckets(unit):
             ends = self.emitter.collective(
-                exchange_family(operation, shard_algorithm(self.plan), expert),
-                self.emitter.stage_classes[stage],
-                elements * (self.gradient_bytes if scatters else self.plan.element_bytes),
-                f"{self.layers[unit[0]].name}.{operation}",
-                Cause.GRADIENT_COMM if scatters else Cause.PARAMETER_COMM,
-                after,
-                stream="dp_reduce" if scatters else "dp_gather",
-                chunks=self.strategy.chunks,
-                extra_latency=self.compression_latency(elements) if scatters else 0.0,
-                micro_batch=micro_batch,
-                step=step,
-            )
-            if last:
-                ends = sum_replicas(self, stage, elements, expert, step, ends)
+                exchange_family("all_gather", shard_algorithm(self.plan), bucket.expert),
+                self.emitter.stage_classes[stage], bucket.elements * self.plan.element_bytes,
+                f"{self.layers[unit[0]].name}.all_gather", Cause.PARAMETER_COMM, after, stream="dp_gather",
+                chunks=self.strategy.chunks, micro_batch=micro_batch, step=step,
+            )  # fmt: skip
             for index, tasks in ends.items():
                 done.setdefault(index, []).extend(tasks)
         return done
+
+    def _scatter(
+        self, stage: int, unit: list[int], after: Ends, micro_batch: int, step: int, last: bool
+    ) -> Ends:
+        """Sum a unit's gradients, each rank its shard; experts among their own holders."""
+        done: Ends = {}
+        name = f"{self.layers[unit[0]].name}.reduce_scatter"
+        for bucket in self._buckets(unit):
+            ends = self.exchange_parts(
+                stage, bucket, scatter_exchange(self.plan), name, after, stream="dp_reduce",
+                micro_batch=micro_batch, step=step,
+            )  # fmt: skip
+            if last:
+                ends = sum_replicas(self, stage, bucket.elements, bucket.expert, step, ends)
+            self.scattered[stage].append((bucket, ends))
+            for index, tasks in ends.items():
+                done.setdefault(index, []).extend(tasks)
+        return done
+
+    def _buckets(self, unit: list[int]) -> list[Bucket]:
+        """What a unit holds, by kind of parameters."""
+        if unit[0] not in self.units:
+            buckets = [unit_bucket(self.plan, unit, expert) for expert in self.plan.parameter_kinds]
+            self.units[unit[0]] = [bucket for bucket in buckets if bucket.elements]
+        return self.units[unit[0]]
 
     @override
     def gradients_ready(self, stage: int, virtual: int, layer: int, step: int, ends: Ends) -> None:
@@ -254,7 +287,7 @@ class FullyShardedState(StateLowering):
         if layer != unit[0]:
             return
         last = self.completes(stage, virtual, micro_batch)
-        done = self._exchange("reduce_scatter", stage, unit, ends, micro_batch, step, last)
+        done = self._scatter(stage, unit, ends, micro_batch, step, last)
         self.block(stage, done)
         for index, tasks in done.items():
             self.reduced[stage].setdefault(index, []).extend(tasks)
@@ -268,11 +301,25 @@ class FullyShardedState(StateLowering):
             }
             for stage in range(self.strategy.pp)
         }
+        for stage in ready:
+            for index, tasks in self._decoded(stage, step).items():
+                ready[stage][index] = ready[stage][index] + tasks
         ready = self.all_gradients_ready(step, ready)
         self.updated = {
             stage: self.optimizer(stage, step, self.shard_elements(stage), ready[stage])
             for stage in range(self.strategy.pp)
         }
+
+    def _decoded(self, stage: int, step: int) -> Ends:
+        """After the last backward, the shards' encoded gradients are decoded one by one."""
+        decoded: Ends = {}
+        for bucket, done in self.scattered.pop(stage, ()):
+            held = {c: [*done.get(c, []), *self.last_weight[stage].get(c, [])] for c in done}
+            ends = self.decode(stage, bucket, step, held, f"layer{bucket.index}", scatter_exchange(self.plan))
+            if ends is not held:
+                for index, tasks in ends.items():
+                    decoded.setdefault(index, []).extend(tasks)
+        return decoded
 
     @override
     def finish(self) -> None:

@@ -5,6 +5,15 @@ from __future__ import annotations
 from sim.taxonomy.dimensions.value import Dimension, Value
 from sim.taxonomy.dimensions.value import setting as _setting
 from sim.taxonomy.schedules import SCHEDULES
+from sim.wire.compressor import Compressor
+from sim.wire.compressors import COMPRESSORS
+
+
+def _compressor(each: Compressor) -> Value:
+    label = f"{each.name}({each.parameter})" if each.parameter else each.name
+    fields = (f"strategy.compression_{each.parameter}",) if each.parameter else ()
+    return _setting("strategy.compression", each.name, each.description, *fields, name=label)
+
 
 _STATE, _SYNC, _COLLECTIVE = "strategy.state", "strategy.synchronization", "strategy.collective"
 _UPDATE, _TOPOLOGY = "strategy.update", "strategy.topology"
@@ -296,17 +305,24 @@ TRAINING: tuple[Dimension, ...] = (
         "compression",
         "What do gradients look like on the wire?",
         (
-            _setting("strategy.compression", "none", "as they were computed"),
-            _setting("strategy.compression", "fp16", "half precision: half of the fp32 bytes"),
-            _setting("strategy.compression", "bf16", "bfloat16: half of the fp32 bytes"),
+            *(_compressor(each) for each in COMPRESSORS.values()),
             _setting(
-                "strategy.compression",
-                "powersgd",
-                "two thin factors of each bucket",
-                "strategy.compression_rank",
+                "strategy.compression_exchange",
+                "all_gather",
+                "everybody gathers what cannot be summed while encoded, and decodes n pieces",
+            ),
+            _setting(
+                "strategy.compression_exchange", "requantize", "each hop decodes, adds and encodes again"
+            ),
+            _setting("strategy.compression_engine", "nic", "network cards encode and decode at line rate"),
+            _setting(
+                "strategy.compress_pull",
+                True,
+                "servers answer with encoded sums, too",
+                name="compressed pull",
             ),
         ),
-        _SURVEYS,
+        f"{_SURVEYS}; each compressor's own paper",
     ),
     Dimension(
         "D8",

@@ -6,6 +6,7 @@ from sim.taxonomy.rule import Rule
 from sim.taxonomy.ruleset import (
     batch,
     collective,
+    compression,
     data,
     degrees,
     owned,
@@ -23,6 +24,7 @@ ALL_RULES: tuple[Rule, ...] = (
     *updates.RULES,
     *owned.RULES,
     *collective.RULES,
+    *compression.RULES,
     *transfers.RULES,
     *degrees.RULES,
     *pipeline.RULES,

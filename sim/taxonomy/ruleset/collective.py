@@ -1,4 +1,4 @@
-"""Rules on the gradient collective and its wire format (dimensions D5 to D8)."""
+"""Rules on the gradient collective (dimensions D5, D6 and D8)."""
 
 from __future__ import annotations
 
@@ -198,42 +198,6 @@ def doubling_has_a_power_of_two(c: Context) -> Finding | None:
     return Finding(
         "strategy.collective",
         f"{c.strategy.collective} on {ranks} ranks, no power of two, costs two extra steps",
-    )
-
-
-_UNFACTORED: tuple[Overrides, ...] = ({"strategy.compression": "fp16"}, {"strategy.compression": "none"})
-
-
-@RULES.refuse("powersgd-state", "compression state", "factors are all-reduced, not scattered or served")
-def factors_are_reduced(c: Context) -> Finding | None:
-    """PowerSGD without an all-reduce of whole gradients."""
-    strategy = c.strategy
-    if strategy.compression != "powersgd":
-        return None
-    if strategy.state == "replicated" and strategy.synchronization == "bsp":
-        return None
-    got = f"powersgd with state {strategy.state} and synchronization {strategy.synchronization}"
-    return Finding("strategy.compression", "go with replicated state and bsp for powersgd", got, _UNFACTORED)
-
-
-@RULES.warn("compression-dtype", "compression", "gradients already have that width")
-def compression_narrows(c: Context) -> Finding | None:
-    """16-bit compression of 16-bit gradients."""
-    if c.strategy.compression not in ("fp16", "bf16") or c.workload.dtype not in ("fp16", "bf16", "fp8"):
-        return None
-    return Finding(
-        "strategy.compression",
-        f"{c.strategy.compression} saves nothing: {c.workload.dtype} gradients have 16 bits or fewer",
-    )
-
-
-@RULES.warn("C2-32", "compression synchronization", "no gradient is sent in a local step")
-def compression_has_gradients(c: Context) -> Finding | None:
-    """Gradient compression under local SGD."""
-    if c.strategy.compression == "none" or c.strategy.synchronization != "local":
-        return None
-    return Finding(
-        "strategy.compression", "local SGD sends no gradients; compression applies to the averaged parameters"
     )
 
 
