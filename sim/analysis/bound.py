@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sim.engine.bounds import cycle_bound, rate_bound
-from sim.engine.plan import idle_durations
+from sim.engine.phases import idle_durations
 from sim.graph.execution import ExecutionGraph, FloatArray
 from sim.spec.strategy import BARRIER_FREE
 

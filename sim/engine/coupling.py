@@ -15,7 +15,8 @@ from simpy.events import Event
 
 from sim.engine.events import Completion
 from sim.engine.network import Network
-from sim.engine.plan import COMPUTE, FLOW, Phases, Plan
+from sim.engine.phases import COMPUTE, FLOW, MIXED, Phases
+from sim.engine.plan import Plan
 
 
 class Activity:
@@ -138,11 +139,12 @@ class Coupling:
         self, device: int, activities: dict[int, Activity], transfers: dict[int, None], now: float
     ) -> None:
         """Run every activity to the end of its phase, at the speed that its neighbours leave it."""
-        computing = 0
+        computing, communicating = 0, len(transfers)
         for activity in activities.values():
             activity.advance(now)
-            computing += activity.phases.kinds[activity.phase] == COMPUTE
-        communicating = len(transfers) + len(activities) - computing
+            kind = activity.phases.kinds[activity.phase]
+            computing += kind in (COMPUTE, MIXED)
+            communicating += kind != COMPUTE
         self._computes[device] = computing > 0
         for activity in activities.values():
             kind, speed = activity.phases.kinds[activity.phase], 1.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.engine.plan import Plan, idle_durations
+from sim.engine.phases import idle_durations
+from sim.engine.plan import Plan
 from sim.errors import InvariantError
 from sim.graph.execution import BoolArray, ExecutionGraph, FloatArray, TaskKind
 

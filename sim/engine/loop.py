@@ -280,7 +280,7 @@ class Player:
         plan, kind = self.plan, self.plan.kind[node]
         if self.coupling is not None:
             if plan.closing[node] & ACTIVITY:
-                self.coupling.start_activity(i, plan.phases(node, i // plan.stride), now)
+                self.coupling.start_activity(i, plan.phases.at(node, i // plan.stride), now)
                 return
             if kind == TaskKind.TRANSFER:
                 self.coupling.start_transfer(i)

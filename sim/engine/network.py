@@ -18,7 +18,8 @@ from simpy.core import Environment
 from simpy.events import Event
 
 from sim.engine.events import Completion
-from sim.engine.plan import Plan, idle_rates
+from sim.engine.phases import idle_rates
+from sim.engine.plan import Plan
 from sim.errors import InvariantError
 from sim.fabric.sharing import max_min
 from sim.rng import uniform_hash

@@ -14,14 +14,15 @@ from functools import cached_property
 import numpy as np
 
 from sim.engine.perturbation import jitter_factors
+from sim.engine.phases import PhaseTable, idle_durations, idle_rates
 from sim.errors import InputError
 from sim.graph.contract import Contraction, contract
 from sim.graph.execution import BoolArray, Discipline, ExecutionGraph, FloatArray, IntArray, TaskKind
+from sim.lowering.arrays import distinct
 
 # Values of `Plan.duration` for tasks that cannot simply be scheduled.
 INSTANT = -1.0  # takes no time, but has to pass its gate (counters, skip) first
 HELD = -2.0  # takes time and has to pass a gate: counters, skip, shared streams, network, coupled speeds
-COMPUTE, LATENCY, FLOW = range(3)  # kinds of phases
 FROZEN = 1 << 40  # pending count of instances beyond the last iteration: never reached
 
 
@@ -98,23 +99,6 @@ def stream_edges(graph: ExecutionGraph) -> Edges:
     return Edges(task[before], task, first.astype(np.int64))
 
 
-def idle_rates(graph: ExecutionGraph) -> FloatArray:
-    """Rate of an elementary flow of each task when it is alone on its links, bytes/s (inf: no limit)."""
-    rate = graph.cap.astype(np.float64)
-    if len(graph.links.index):
-        level = graph.link_table.capacity[graph.links.index] / graph.link_coefficient
-        np.minimum.at(rate, graph.links.rows(), level)
-    return rate
-
-
-def idle_durations(graph: ExecutionGraph) -> FloatArray:
-    """Seconds each task takes alone on its device and links, without jitter."""
-    duration = np.where(graph.kind == TaskKind.COUNTER, 0.0, graph.work).astype(np.float64)
-    moving = (graph.kind == TaskKind.TRANSFER) & (graph.flow_bytes > 0)
-    duration[moving] += graph.flow_bytes[moving] / idle_rates(graph)[moving]
-    return duration
-
-
 def exclusive_transfers(graph: ExecutionGraph) -> BoolArray:
     """Transfers that can never overlap another one on any of their links.
 
@@ -141,14 +125,6 @@ def exclusive_transfers(graph: ExecutionGraph) -> BoolArray:
     exclusive: BoolArray = moving.copy()
     exclusive[task[~safe[link]]] = False
     return exclusive
-
-
-@dataclass(frozen=True)
-class Phases:
-    """What happens on a device during an activity: computing, latencies and flows, one after the other."""
-
-    kinds: list[int]
-    ends: list[float]  # seconds at full speed from the start to the end of each phase
 
 
 def _homes(graph: ExecutionGraph) -> IntArray:
@@ -178,9 +154,19 @@ def _without_implied(edges: Edges, num_tasks: int) -> Edges:
     keys = (edges.source * num_tasks + edges.target)[edges.distance == 0]
     first, second = edges.source[pairs[:, 0]], edges.source[pairs[:, 1]]
     keep = np.ones(len(edges.source), np.bool_)
-    keep[pairs[np.isin(first * num_tasks + second, keys), 0]] = False
-    keep[pairs[np.isin(second * num_tasks + first, keys), 1]] = False
+    keys = distinct(keys)  # sorted once: np.isin would do it twice, and load numpy.ma
+    keep[pairs[_among(first * num_tasks + second, keys), 0]] = False
+    keep[pairs[_among(second * num_tasks + first, keys), 1]] = False
     return edges.where(keep)
+
+
+def _among(values: IntArray, ordered: IntArray) -> BoolArray:
+    """Which values are in an ascending array."""
+    if not len(ordered):
+        return np.zeros(len(values), np.bool_)
+    place = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    found: BoolArray = ordered[place] == values
+    return found
 
 
 class Plan:
@@ -223,8 +209,7 @@ class Plan:
         self.idle = idle_durations(graph)
         self._check_rates()
         self._devices: dict[int, list[int]] = {}
-        self._phases: dict[int, Phases] = {}
-        self._member_factors: tuple[int, list[float]] = (-1, [])
+        self.phases = PhaseTable(self.original, self.contraction)
         self.num_markers = 0
         self.markers: list[tuple[int, int]] = []
         if self.coupled and graph.spins.any():
@@ -266,38 +251,6 @@ class Plan:
         if contraction is not None:
             self.edges = edges
         return contraction
-
-    @cached_property
-    def _phase_columns(self) -> tuple[list[int], list[float], list[float], list[int], list[int]]:
-        """Kind, latency or work, seconds of flow and members (bounds and index), as lists."""
-        graph = self.original
-        flow = np.where(graph.kind == TaskKind.TRANSFER, idle_durations(graph) - graph.work, 0.0)
-        if self.contraction is None:
-            bounds, index = np.arange(self.num_tasks + 1), np.arange(self.num_tasks)
-        else:
-            bounds, index = self.contraction.members.offsets, self.contraction.members.index
-        return graph.kind.tolist(), graph.work.tolist(), flow.tolist(), bounds.tolist(), index.tolist()
-
-    def _phases_of(self, node: int, factors: list[float] | None) -> Phases:
-        kind, work, flow, bounds, index = self._phase_columns
-        kinds: list[int] = []
-        ends: list[float] = []
-        total = 0.0
-        for task in index[bounds[node] : bounds[node + 1]]:
-            if kind[task] == 0:  # compute; successive ones are one phase
-                total += work[task] if factors is None else work[task] * factors[task]
-                if kinds and kinds[-1] == COMPUTE:
-                    ends[-1] = total
-                    continue
-                kinds.append(COMPUTE)
-                ends.append(total)
-                continue
-            for phase, seconds in ((LATENCY, work[task]), (FLOW, flow[task])):
-                if seconds > 0.0:
-                    total += seconds
-                    kinds.append(phase)
-                    ends.append(total)
-        return Phases(kinds, ends)
 
     def _check_rates(self) -> None:
         moving = (self.graph.kind == TaskKind.TRANSFER) & (self.graph.flow_bytes > 0)
@@ -355,17 +308,6 @@ class Plan:
             } - {-1}
             found = self._devices[node] = sorted(devices) or ([owner] if owner >= 0 else [])
         return found
-
-    def phases(self, node: int, iteration: int) -> Phases:
-        """What an activity does, with the jitter of an iteration."""
-        if self.original.has_random_compute:
-            if self._member_factors[0] != iteration:
-                self._member_factors = (iteration, jitter_factors(self.original, iteration).tolist())
-            return self._phases_of(node, self._member_factors[1])
-        known = self._phases.get(node)
-        if known is None:
-            known = self._phases[node] = self._phases_of(node, None)
-        return known
 
     def _classify(self) -> None:
         graph = self.graph

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.engine.perturbation import jitter_factors
-from sim.engine.plan import idle_durations
 from sim.graph.contract import Contraction
 from sim.graph.execution import BoolArray, ExecutionGraph, FloatArray, IntArray
 
@@ -66,14 +65,18 @@ def unfold(player: Player) -> Spans:
 def _prefix(
     original: ExecutionGraph, contraction: Contraction, factors: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Work before and up to the end of each member within its node, in the order of ``members.index``."""
-    members = contraction.members
-    idle = idle_durations(original)
-    work = np.where(factors == 1.0, idle, idle * factors)[:, members.index]
-    total = np.cumsum(work, axis=1)
-    first = members.offsets[members.rows()]
-    base = (total - work)[:, first]
-    return total - work - base, total - base
+    """Seconds within its node at which each member starts and ends, in the order of ``members.index``."""
+    members, first = contraction.members, contraction.members.offsets[contraction.members.rows()]
+    scale = np.broadcast_to(factors, (len(factors), original.num_tasks))[:, members.index]
+    total = np.cumsum(contraction.advance[members.index] * scale, axis=1)
+    before = np.hstack([np.zeros((len(total), 1)), total[:, :-1]])
+    base = before[:, first]
+    before, after = before - base, total - base
+    ends_first = np.append(contraction.beside[members.index][1:], False)
+    after[:, ends_first] += (contraction.span[members.index] * scale)[:, ends_first]
+    beside = np.flatnonzero(contraction.beside[members.index])
+    before[:, beside] = before[:, beside - 1]
+    return before, after
 
 
 def _inner_spans(
@@ -96,7 +99,7 @@ def _inner_spans(
                 done = [seconds for _, seconds in history] + [float(after[k, b - 1])]
                 when = [time for time, _ in history] + [float(end[iteration, node])]
                 inner_end[iteration, a:b] = np.interp(after[k, a:b], done, when)
-                inner_start[iteration, a + 1 : b] = inner_end[iteration, a : b - 1]
+                inner_start[iteration, a + 1 : b] = np.interp(before[k, a + 1 : b], done, when)
     # The last member ends with its node, and a lone one is its node, to the last bit.
     inner_end[:, last] = end
     inner_end[:, single] = end[:, row[single]]

@@ -2,7 +2,8 @@
 
 A layer-by-layer program has long runs of compute tasks, perhaps alternating with tensor-parallel collectives
 that nobody else can disturb, between two points that others see. The engine plays such a run as one task; its
-members' spans follow from the run's span by prefix sums of their durations.
+members' spans follow from the run's span by prefix sums of their durations. Two tasks side by side may be one
+link of such a chain (:mod:`sim.graph.diamonds`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.graph.diamonds import Diamonds, EdgeColumns, find_diamonds
 from sim.graph.execution import (
     BoolArray,
     Discipline,
@@ -35,16 +37,24 @@ class Contraction:
         Per node, its tasks of the original graph in the order in which they run.
     node : int[n]
         Node of each original task.
+    beside : bool[n]
+        Tasks that run side by side with the member before them, which ends first.
+    span, advance : float[n]
+        Seconds from the start to the end of each task when nothing else disturbs, and those that it adds to
+        its node.
     """
 
     graph: ExecutionGraph
     members: Ragged
     node: IntArray
+    beside: BoolArray
+    span: FloatArray
+    advance: FloatArray
 
 
 def contract(
     graph: ExecutionGraph,
-    edges: tuple[IntArray, IntArray, IntArray],
+    edges: EdgeColumns,
     *,
     duration: FloatArray,
     fusible: BoolArray,
@@ -55,7 +65,8 @@ def contract(
 
     Task ``b`` joins ``a`` if both are fusible, at home on the same device and only on program streams of
     width 1, ``b`` waits for nothing but ``a``, and nothing but ``b`` waits for ``a``; neither has a skip
-    rule, ``b`` waits for no counter, and ``a`` neither adds to one nor ends an iteration.
+    rule, ``b`` waits for no counter, and ``a`` neither adds to one nor ends an iteration. A pair side by
+    side counts as one task, except where compute times are random.
 
     Parameters
     ----------
@@ -76,12 +87,16 @@ def contract(
     Contraction or None
         None if it does not pay.
     """
-    before = _joined_to(graph, edges, fusible & (home >= 0), home)
+    plain = _plain(graph, fusible & (home >= 0))
+    pairs = _pairs(graph, edges, duration, plain, home)
+    before = _joined_to(graph, pairs.without_second(edges), plain, home)
+    before[pairs.second] = pairs.first
     joined = before >= 0
     if not joined.any() or joined.mean() < least:
         return None
     root = np.where(joined, before, np.arange(graph.num_tasks))
-    depth = joined.astype(np.int64)  # place in the chain
+    depth = 2 * joined.astype(np.int64)  # place in the chain
+    depth[pairs.second] = 1  # right after the first, before whatever follows
     while True:  # pointer doubling: chains of length l need log2(l) rounds
         further = root[root]
         if (further == root).all():
@@ -94,15 +109,25 @@ def contract(
     node = place[root]
     in_order = np.argsort(depth, kind="stable")
     members = Ragged.from_pairs(len(heads), node[in_order], in_order)
-    return Contraction(_contracted(graph, heads, node, duration), members, node)
+    beside = np.zeros(graph.num_tasks, np.bool_)
+    beside[pairs.second] = True
+    advance = pairs.advance()
+    return Contraction(_contracted(graph, heads, node, advance), members, node, beside, pairs.span, advance)
 
 
-def _joined_to(
-    graph: ExecutionGraph, edges: tuple[IntArray, IntArray, IntArray], fusible: BoolArray, home: IntArray
-) -> IntArray:
-    """The task that each task is fused to, or -1."""
-    n, (source, target, distance) = graph.num_tasks, edges
-    incoming, outgoing = np.bincount(target, minlength=n), np.bincount(source, minlength=n)
+def _pairs(
+    graph: ExecutionGraph, edges: EdgeColumns, duration: FloatArray, plain: BoolArray, home: IntArray
+) -> Diamonds:
+    """Tasks side by side; none where times are drawn per task, since which one ends first would vary."""
+    if graph.has_random_compute:
+        none = np.zeros(0, np.int64)
+        return Diamonds(none, none, duration)
+    alone = plain & (np.diff(graph.adds.offsets) == 0) & (np.diff(graph.waits.offsets) == 0)
+    return find_diamonds(graph, edges, duration=duration, plain=alone & ~graph.boundary, home=home)
+
+
+def _plain(graph: ExecutionGraph, fusible: BoolArray) -> BoolArray:
+    """Fusible tasks without a skip rule that are only on program streams of width 1."""
     plain = fusible & (graph.skip_counter < 0) & (graph.skip_leader < 0)
     if graph.skip_ticket is not None:
         plain &= graph.skip_ticket < 0
@@ -111,6 +136,13 @@ def _joined_to(
     arbitrated = (table.discipline != Discipline.PROGRAM) | (table.width != 1)
     if arbitrated.any():
         plain[graph.streams.rows()[arbitrated[graph.streams.index]]] = False
+    return plain
+
+
+def _joined_to(graph: ExecutionGraph, edges: EdgeColumns, plain: BoolArray, home: IntArray) -> IntArray:
+    """The task that each task is fused to, or -1."""
+    n, (source, target, distance) = graph.num_tasks, edges
+    incoming, outgoing = np.bincount(target, minlength=n), np.bincount(source, minlength=n)
     may_lead: BoolArray = plain & (outgoing == 1) & (np.diff(graph.adds.offsets) == 0) & ~graph.boundary
     may_follow: BoolArray = plain & (incoming == 1) & (np.diff(graph.waits.offsets) == 0)
     fused = (distance == 0) & may_lead[source] & may_follow[target] & (home[source] == home[target])
@@ -120,7 +152,7 @@ def _joined_to(
 
 
 def _contracted(
-    graph: ExecutionGraph, heads: IntArray, node: IntArray, duration: FloatArray
+    graph: ExecutionGraph, heads: IntArray, node: IntArray, advance: FloatArray
 ) -> ExecutionGraph:
     """The graph of nodes; a fused node is a compute task of its members' total duration, without links."""
     count = len(heads)
@@ -128,7 +160,7 @@ def _contracted(
     columns = _head_columns(graph, heads)
     columns["kind"] = np.where(fused, int(TaskKind.COMPUTE), columns["kind"])
     columns["flow_bytes"] = np.where(fused, 0.0, columns["flow_bytes"])
-    columns["work"] = np.where(fused, np.bincount(node, duration, count), columns["work"])
+    columns["work"] = np.where(fused, np.bincount(node, advance, count), columns["work"])
     rows, source = node[graph.predecessors.rows()], node[graph.predecessors.index]
     outer = (rows != source) | (graph.predecessor_distance > 0)
     order = np.argsort(rows[outer], kind="stable")

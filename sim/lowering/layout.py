@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -31,10 +32,10 @@ class Layout:
         """Layout of a resolved strategy (``dp`` set)."""
         return cls({axis: getattr(strategy, axis) or 1 for axis in strategy.placement})
 
-    @property
+    @cached_property
     def num_ranks(self) -> int:
         """Product of all degrees."""
-        return int(np.prod(list(self.degrees.values())))
+        return math.prod(self.degrees.values())
 
     @cached_property
     def coordinates(self) -> dict[str, IntArray]:

@@ -69,6 +69,7 @@ class Traffic:
     alternatives: dict[str, IntArray] = field(default_factory=dict)
     parts: Partition | None = None
     loads: dict[str, list[list[tuple[IntArray, FloatArray]]]] = field(default_factory=dict)
+    _chosen: dict[tuple[str, float, bytes], str] = field(default_factory=dict, repr=False)
 
     @property
     def classes(self) -> Partition:
@@ -182,6 +183,12 @@ class Traffic:
 
     def choose(self, op: str, size: float, group: IntArray) -> str:
         """Algorithm that the library runs for ``op`` over a group of endpoints."""
+        key = (op, size, group.tobytes())
+        if key not in self._chosen:
+            self._chosen[key] = self._choose(op, size, group)
+        return self._chosen[key]
+
+    def _choose(self, op: str, size: float, group: IntArray) -> str:
         hosts = len(distinct(self.router.endpoint_host[group]))
         if self.library_times is None or group.max() >= self.network.num_devices:
             library = "gloo" if self.messages else "nccl"

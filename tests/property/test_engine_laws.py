@@ -190,3 +190,52 @@ def test_chains_with_private_collectives_are_fused_exactly(
     plain, fused = play(graph, contract=False), play(graph)
     for a, b in zip(by_instance(plain), by_instance(fused), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+@_QUIET
+@given(
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.sampled_from([(1.0, 1.0), (0.8, 1.0), (0.8, 0.6), (1.0, 0.6)]),
+    st.lists(st.sampled_from([0.03, 0.1, 0.2, 0.75]), min_size=3, max_size=3),
+    st.sampled_from([0.0, 0.05, 0.3]),
+    st.sampled_from([0.0, 0.2]),
+)
+def test_tasks_side_by_side_are_fused_exactly(
+    blocks: int,
+    layers: int,
+    speeds: tuple[float, float],
+    weights: list[float],
+    latency: float,
+    jitter: float,
+) -> None:
+    """The backward of tensor parallelism: an all-reduce beside the weight gradient, sends disturb both."""
+    tasks: list[dict[str, Any]] = []
+    for b in range(blocks):
+        for i in range(layers):
+            before = [f"r{b}.{i - 1}", f"w{b}.{i - 1}"] if i else ([f"r{b - 1}.{layers - 1}"] if b else [])
+            tasks.append({"name": f"i{b}.{i}", "work": 0.3 + 0.1 * i, "on": ["compute"], "after": before})
+            tasks.append(
+                {"name": f"r{b}.{i}", "kind": "transfer", "work": latency, "bytes": 1.0,
+                 "links": {"nvlink": 1}, "on": ["tp"], "after": [f"i{b}.{i}"]}
+            )  # fmt: skip
+            tasks.append(
+                {"name": f"w{b}.{i}", "work": weights[i % 3], "on": ["compute"], "after": [f"i{b}.{i}"]}
+            )
+        tasks.append(
+            {"name": f"send{b}", "kind": "transfer", "work": 0.1, "bytes": 2.0, "links": {"nic": 1},
+             "on": [f"pp{b % 2}"], "after": [f"r{b}.{layers - 1}"]}
+        )  # fmt: skip
+    graph = make_graph(
+        tasks,
+        links={"nvlink": 10.0, "nic": 2.5},
+        max_iterations=2,
+        jitter=jitter,
+        compute_speed_under_communication=speeds[0],
+        communication_speed_under_compute=speeds[1],
+    )
+    plain, fused = play(graph, contract=False), play(graph)
+    for a, b in zip(by_instance(plain), by_instance(fused), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    if layers > 2 and not jitter:  # all but the last pair of a block, with what is between them
+        assert fused.num_events <= plain.num_events - 2 * blocks * (layers - 2)
