@@ -88,7 +88,9 @@ def test_compare_takes_traces(
     assert main(["compare", str(trace), str(write(tmp_path, two_stream_rank(0)))]) == 0
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b'{"x": 1}', mtime=0), gzip.compress(b"\x9f\x00"), b"\xff\xfe\x01"])
+@pytest.mark.parametrize(
+    "content", [gzip.compress(b'{"x": 1}', mtime=0), gzip.compress(b"\x9f\x00", mtime=0), b"\xff\xfe\x01"]
+)
 def test_compare_of_other_files_is_one_line(
     result: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
 ) -> None:
