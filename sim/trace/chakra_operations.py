@@ -17,7 +17,7 @@ from scipy.sparse.csgraph import connected_components
 from sim.graph.execution import Cause
 from sim.trace.issues import Issues
 from sim.trace.model import RankTrace
-from sim.trace.operations import DEVICE, HOST, TRANSFER, Operations
+from sim.trace.operations import DEVICE, HOST, TRANSFER, Operations, rank_numbers
 from sim.trace.readers.chakra import COMM_COLL, COMM_RECV, COMM_SEND, COMP, METADATA, Node
 from sim.trace.readers.chakra import kind_of as collective_of
 
@@ -53,7 +53,7 @@ def chakra_operations(ranks: list[RankTrace], issues: Issues) -> Operations:
     issues : Issues
         Where findings are counted.
     """
-    numbers = tuple(row if rank.rank is None else rank.rank for row, rank in enumerate(ranks))
+    numbers = rank_numbers([rank.rank for rank in ranks])
     ops, joins = Operations(numbers, issues), _Joins()
     for row, rank in enumerate(ranks):
         _rank(ops, row, rank, joins)

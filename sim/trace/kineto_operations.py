@@ -16,7 +16,7 @@ import numpy as np
 from sim.graph.execution import Cause
 from sim.trace.issues import Issues
 from sim.trace.model import COMMUNICATION, Collective, FloatArray, IntArray, RankTrace
-from sim.trace.operations import DELAY, DEVICE, HOST, TRANSFER, Operations, clock_offsets
+from sim.trace.operations import DELAY, DEVICE, HOST, TRANSFER, Operations, clock_offsets, rank_numbers
 
 _SYNCHRONIZE = re.compile(r"Synchronize", re.IGNORECASE)
 _COPY = re.compile(r"^(cuda|hip|cu)Memcpy", re.IGNORECASE)
@@ -45,7 +45,7 @@ def kineto_operations(ranks: list[RankTrace], issues: Issues) -> Operations:
     issues : Issues
         Where findings are counted.
     """
-    ops = Operations(tuple(_number(rank, row) for row, rank in enumerate(ranks)), issues)
+    ops = Operations(rank_numbers([rank.rank for rank in ranks]), issues)
     keys = [_keys(rank) for rank in ranks]
     shift = _clocks(ranks, keys)
     first = min(_first_time(rank) + offset for rank, offset in zip(ranks, shift, strict=True))
@@ -62,10 +62,6 @@ def kineto_operations(ranks: list[RankTrace], issues: Issues) -> Operations:
         _Rank(ops, row, rank, shift[row] - first, join).build()
     ops.resolve_joins(tolerance=END_SPREAD)
     return ops
-
-
-def _number(rank: RankTrace, row: int) -> int:
-    return row if rank.rank is None else rank.rank
 
 
 def _keys(rank: RankTrace) -> dict[int, tuple[object, ...]]:
@@ -162,6 +158,8 @@ class _Rank:
         self.issuer = np.full(len(self.start), -1, np.int64)
         self.backward = np.zeros(len(self.start), np.bool_)
         self.rows = _without_duplicates(self.start, self.end, self.stream, self.names)
+        self.by_end = self.rows[np.argsort(self.end[self.rows], kind="stable")]
+        self.ends = self.end[self.by_end]
 
     def build(self) -> None:
         """Host sequence first (it fixes who issued what), then spans in order of time, then the waits."""
@@ -236,7 +234,8 @@ class _Rank:
 
     def _awaited(self, call: _Call) -> int:
         """The span that a blocking call waited for: the last to end inside it of those issued before."""
-        inside = self.rows[(self.end[self.rows] > call.start) & (self.end[self.rows] <= call.end + 1e-6)]
+        first, last = np.searchsorted(self.ends, (call.start, call.end + 1e-6), "right")
+        inside = self.by_end[first:last]
         issued = inside[self.posted[inside] <= call.start + 1e-9]
         both = np.union1d(
             issued, np.array([s for s in call.spans if self.end[s] <= call.end + 2e-6], np.int64)
@@ -248,8 +247,7 @@ class _Rank:
     def _spans(self) -> None:
         last: dict[int, int] = {}
         ended: list[int] = []  # spans in order of their ends, for finding what a span waited for
-        by_end = self.rows[np.argsort(self.end[self.rows], kind="stable")]
-        at = 0
+        by_end, at = self.by_end, 0
         for span in self.rows[np.lexsort((self.posted[self.rows], self.start[self.rows]))].tolist():
             while at < len(by_end) and self.end[by_end[at]] <= self.start[span] + 1e-6:
                 ended.append(int(by_end[at]))

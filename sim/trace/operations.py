@@ -7,7 +7,9 @@ cost, the time from the last arrival to the first end.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -155,6 +157,13 @@ class Operations:
     def with_work(self, work: list[float]) -> Operations:
         """The same operations with other durations."""
         return replace(self, work=work)
+
+
+def rank_numbers(stated: Sequence[int | None]) -> tuple[int, ...]:
+    """Numbers of the ranks of a trace: as stated, and the lowest free ones for those that state none."""
+    taken = {number for number in stated if number is not None}
+    free = (number for number in itertools.count() if number not in taken)
+    return tuple(next(free) if number is None else number for number in stated)
 
 
 def typical(operations: Operations) -> dict[str, float]:

@@ -134,4 +134,6 @@ def _json(member: Member, issues: Issues, *, host: bool) -> tuple[str, list[Rank
 def _finish(trace: Trace) -> None:
     """Findings about all ranks together."""
     named = Counter((rank.format, rank.rank) for rank in trace.ranks if rank.rank is not None)
+    sizes = [rank.world_size for rank in trace.ranks if rank.world_size is not None]
+    trace.issues.add("world_size_differs", sum(size != sizes[0] for size in sizes))
     trace.issues.add("duplicate_rank", sum(count - 1 for count in named.values() if count > 1))

@@ -36,7 +36,7 @@ class Imported:
 
 
 #: Formats whose spans are replayed as streams that wait for each other.
-_SPANS = ("kineto", "clusterloom", "nsys-csv", "nsys-sqlite", "xplane")
+_SPANS = ("kineto", "clusterloom", "nsys-csv", "nsys-sqlite", "xplane", "pytorch-et")
 
 
 def operations_of(trace: Trace) -> Operations:
@@ -51,9 +51,11 @@ def operations_of(trace: Trace) -> Operations:
     job = next((rank.job for rank in trace.ranks if rank.job is not None), None)
     if job is not None:
         return job_operations(job, issues)
-    kineto = [rank for rank in trace.ranks if rank.format in _SPANS and len(rank.timeline)]
-    if kineto:
-        return kineto_operations(kineto, issues)
+    spans = [rank for rank in trace.ranks if rank.format in _SPANS and len(rank.timeline)]
+    # An execution trace with times of its own stands in for a profile, not beside it.
+    spans = [rank for rank in spans if rank.format != "pytorch-et"] or spans
+    if spans:
+        return kineto_operations(spans, issues)
     chakra = [rank for rank in trace.ranks if rank.nodes and any(n.seconds for n in rank.nodes)]
     if chakra:
         return chakra_operations(chakra, issues)

@@ -14,6 +14,8 @@ from sim.trace.model import FloatArray, IntArray
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 _INT64 = 1 << 63
 _LIMIT = 1e24  # microseconds; what lies beyond is no time
+#: Microseconds since 1970 are below this until the year 5138, nanoseconds have been above it since 1973.
+_NANOSECONDS = (1e17, 1e19)
 
 
 class Names:
@@ -59,11 +61,16 @@ class Columns:
 
 
 class Clock:
-    """Microsecond timestamps of one file relative to its first one, exact for integers of any size."""
+    """Microsecond timestamps of one file relative to its first one, exact for integers of any size.
+
+    A file whose first timestamp would lie after the year 5138 counts in nanoseconds. What
+    ``displayTimeUnit`` says is how a viewer shows times; it does not change their unit.
+    """
 
     def __init__(self, issues: Issues) -> None:
         self._issues = issues
         self.origin: int | None = None
+        self._unit = 1.0
 
     def time(self, event: dict[str, Any]) -> float | None:
         """Start of an event in microseconds after the origin; None (counted) if it has none."""
@@ -77,9 +84,17 @@ class Clock:
             return None
         if self.origin is None:
             self.origin = int(value)
+            if _NANOSECONDS[0] < value < _NANOSECONDS[1]:
+                self._unit = 1e-3
+                self._issues.add("nanosecond_timestamp")
         if type(value) is float and abs(value) > 1e13 and value % 1:
             self._issues.add("coarse_timestamp")
-        return float(value - self.origin)
+        return float(value - self.origin) * self._unit
+
+    @property
+    def origin_ns(self) -> int:
+        """The first timestamp in nanoseconds; 0 without any."""
+        return (self.origin or 0) * (1000 if self._unit == 1.0 else 1)
 
     def duration(self, event: dict[str, Any]) -> float | None:
         """Length of an event in microseconds; None (counted) if it cannot be used."""
@@ -97,7 +112,7 @@ class Clock:
         if not value < _LIMIT:
             self._issues.add("not_finite_time")
             return None
-        return float(value)
+        return float(value) * self._unit
 
     def _number(self, value: Any, missing: str) -> int | float | None:
         if isinstance(value, str):

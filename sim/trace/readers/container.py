@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
@@ -66,6 +67,30 @@ class _Tolerant(io.RawIOBase):
         elif not self._ended:
             data = guarded_read(self._source, len(view), self._issues)
             self._ended = not data
+        view[: len(data)] = data
+        return len(data)
+
+
+class _Recoded(io.RawIOBase):
+    """UTF-16 text (what Windows shells write) as UTF-8."""
+
+    def __init__(self, source: BinaryIO, encoding: str) -> None:
+        self._source, self._ready, self._ended = source, b"", False
+        self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def readinto(self, target: object) -> int:
+        """Fill ``target``; 0 at the end."""
+        view = memoryview(target).cast("B")  # type: ignore[arg-type]
+        while not self._ready and not self._ended:
+            data = self._source.read(HEAD_BYTES)
+            self._ended = not data
+            self._ready = self._decoder.decode(data, final=self._ended).encode("utf-8", "replace")
+        data = self._ready[: len(view)]
+        self._ready = self._ready[len(data) :]
         view[: len(data)] = data
         return len(data)
 
@@ -137,8 +162,21 @@ def _unwrap(label: str, source: BinaryIO, path: Path | None, issues: Issues, dep
         yield from _zip_members(label, stream, issues, depth)
     elif _is_tar(head):
         yield from _tar_members(label, stream, issues, depth)
+    elif (encoding := _wide_text(head)) is not None:
+        issues.add("text_recoded")
+        recoded = io.BufferedReader(_Recoded(stream, encoding), HEAD_BYTES)
+        yield Member(label, head.decode(encoding, "ignore").encode(), cast(BinaryIO, recoded), None)
     else:
         yield Member(label, head, stream, path)
+
+
+def _wide_text(head: bytes) -> str | None:
+    """Encoding of text in two bytes a character that begins with ASCII; None if it is none."""
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff") and 0 in head[2:4] and head[2:4] != b"\0\0":
+        return "utf-16"
+    if head[:1] in (b"{", b"[") and head[1:2] == b"\0" and head[3:4] == b"\0":
+        return "utf-16-le"
+    return None
 
 
 def _read_head(source: BinaryIO, issues: Issues) -> bytes:

@@ -138,7 +138,7 @@ def _launches(events: ChromeEvents, start: FloatArray, correlation: IntArray) ->
 def _origin(events: ChromeEvents, header: dict[str, Any]) -> int:
     """Absolute time of the clock's 0 in ns since 1970: base + the first timestamp."""
     base = header.get("baseTimeNanoseconds")
-    return (base if isinstance(base, int) else 0) + (events.clock.origin or 0) * 1000
+    return (base if isinstance(base, int) else 0) + events.clock.origin_ns
 
 
 def _identity(info: dict[str, Any], label: str, rank: RankTrace) -> tuple[int | None, int | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sim.trace.issues import Issues
@@ -25,19 +25,14 @@ from sim.trace.model import (
 from sim.trace.operators import KNOWN, Operator, element_word, shapes, storages
 from sim.trace.readers.columns import as_list, integer
 from sim.trace.readers.comm_metadata import CommRecord, from_named, from_positional, parse_groups, tuple_bytes
+from sim.trace.readers.joined_et import MICROSECOND, DeviceNode, add_device_spans, device_node, times
 from sim.trace.readers.json_stream import JsonStream
-
-_NAN = float("nan")
 
 
 def read(stream: JsonStream, label: str, issues: Issues, *, host: bool = False) -> list[RankTrace]:
-    """Read one rank's execution trace; with ``host`` the operators of its forward pass too."""
+    """Read one rank's execution trace; with ``host`` its operators and the tensors they pass on too."""
     rank = RankTrace(label=label, format="pytorch-et", timeline=empty_timeline(), issues=issues)
-    records: list[tuple[CommRecord, float, float]] = []
-    steps: list[Step] = []
-    config: list[Any] = []
-    ids: set[int] = set()
-    parents: list[int] = []
+    found = _Found()
     timed = 0
     tree = _Tree() if host else None
     for block in stream.blocks():
@@ -46,51 +41,80 @@ def read(stream: JsonStream, label: str, issues: Issues, *, host: bool = False) 
             if not isinstance(node, dict):
                 issues.add("event_not_an_object")
                 continue
-            ids.add(integer(node.get("id")))
-            parents.append(integer(node.get("ctrl_deps", node.get("parent"))))
-            start, end = _times(node)
+            start, end = times(node, issues)
             timed += start == start
             name = node.get("name")
+            number, parent = (integer(v) for v in (node.get("id"), node.get("ctrl_deps", node.get("parent"))))
+            found.above[number] = parent
             if not isinstance(name, str):
                 continue
-            if tree is not None:
+            found.add(node, name, number, start, end)
+            if tree is not None and not found.on_device(number):
                 tree.add(node, name)
-            if name == "record_param_comms":
-                record = _record(node)
-                if record is not None:
-                    records.append((record, start, end))
-            elif name.startswith("ProfilerStep"):
-                steps.append(Step(name, start, end))
-            elif name.startswith("## process_group:init"):
-                config.extend(_group_config(node))
-    issues.add("dependency_missing", sum(p >= 0 and p not in ids and p != 0 for p in parents))
-    _finish(rank, records, steps, config, timed, stream.header)
+    issues.add("dependency_missing", sum(p > 0 and p not in found.above for p in found.above.values()))
+    _finish(rank, found, timed, stream.header)
     if tree is not None:
         rank.operators, rank.optimizer = tree.forward(), tree.optimizer
     return [rank]
 
 
-def _finish(
-    rank: RankTrace,
-    records: list[tuple[CommRecord, float, float]],
-    steps: list[Step],
-    config: list[Any],
-    timed: int,
-    header: dict[str, Any],
-) -> None:
-    issues = rank.issues
+@dataclass
+class _Found:
+    """What one pass over the nodes collects; times in microseconds."""
+
+    records: list[tuple[CommRecord, float, float]] = field(default_factory=list)
+    issued: dict[int, int] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    config: list[Any] = field(default_factory=list)
+    device: list[DeviceNode] = field(default_factory=list)
+    above: dict[int, int] = field(default_factory=dict)
+
+    def add(self, node: dict[str, Any], name: str, number: int, start: float, end: float) -> None:
+        """Keep what a node says beside its place in the tree."""
+        kernel = device_node(node, name, start, end)
+        if kernel is not None:
+            self.device.append(kernel)
+        elif name == "record_param_comms":
+            record = _record(node)
+            if record is not None:
+                self.issued[number] = len(self.records)
+                self.records.append((record, start, end))
+        elif name.startswith("ProfilerStep"):
+            self.steps.append(Step(name, start, end))
+        elif name.startswith("## process_group:init"):
+            self.config.extend(_group_config(node))
+
+    def on_device(self, number: int) -> bool:
+        """Whether the node added last is this one and ran on a device."""
+        return bool(self.device) and self.device[-1].number == number
+
+    def origin(self) -> float:
+        """The first time there is; 0 without any."""
+        starts = [start for _, start, _ in self.records] + [node.start for node in self.device]
+        starts += [step.start for step in self.steps]
+        return min((start for start in starts if start == start), default=0.0)
+
+
+def _finish(rank: RankTrace, found: _Found, timed: int, header: dict[str, Any]) -> None:
+    issues, records, origin = rank.issues, found.records, found.origin()
     rank.rank = rank_from_name(rank.label)
-    rank.steps = tuple(steps)
-    rank.groups = _groups(records, config)
+    rank.steps = tuple(
+        Step(s.name, (s.start - origin) * MICROSECOND, (s.end - origin) * MICROSECOND) for s in found.steps
+    )
+    rank.groups = _groups(records, found.config)
     sizes = [group.size for group in rank.groups if group.description == "default_pg" or group.name == "0"]
     rank.world_size = next((size for size in sizes if size), None)
-    origin = min((start for _, start, _ in records if start == start), default=0.0)
-    rank.collectives = tuple(_collective(r, s - origin, e - origin, rank) for r, s, e in records)
+    rank.collectives = tuple(
+        _collective(r, (s - origin) * MICROSECOND, (e - origin) * MICROSECOND, rank) for r, s, e in records
+    )
+    rank.clock_origin_ns = round(origin * 1000)
+    if found.device:
+        add_device_spans(rank, found.device, found.above, origin, found.issued)
     issues.add("rank_unknown" if rank.rank is None else "rank_from_file_name")
     issues.add("device_unknown")
-    issues.add("no_device_events")
+    issues.add("no_device_events", int(not found.device))
     issues.add("no_durations", rank.num_events - timed)
-    issues.add("no_steps", int(not steps))
+    issues.add("no_steps", int(not rank.steps))
     issues.add("world_size_unknown", int(rank.world_size is None))
     schema = header.get("schema")
     rank.categories = {f"schema {schema}": rank.num_events} if isinstance(schema, str) else {}
@@ -112,16 +136,6 @@ def _collective(record: CommRecord, start: float, end: float, rank: RankTrace) -
         record.sequence,
         record.peer,
     )
-
-
-def _times(node: dict[str, Any]) -> tuple[float, float]:
-    """Start and end in seconds where a join with Kineto put them in; NaN otherwise."""
-    start, duration = node.get("ts"), node.get("dur")
-    if not isinstance(start, int | float) or not isinstance(duration, int | float):
-        return _NAN, _NAN
-    if not (abs(start) < 1e18 and 0 <= duration < 1e18):
-        return _NAN, _NAN
-    return start * 1e-6, (start + duration) * 1e-6
 
 
 def _record(node: dict[str, Any]) -> CommRecord | None:

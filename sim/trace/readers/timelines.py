@@ -89,7 +89,7 @@ def _worker(events: ChromeEvents, label: str, form: str) -> RankTrace:
         rank=rank_from_name(label),
         steps=tuple(sorted(events.steps, key=lambda step: step.start)),
         issues=issues,
-        clock_origin_ns=(events.clock.origin or 0) * 1000,
+        clock_origin_ns=events.clock.origin_ns,
         categories=dict(sorted(events.counts.items())),
     )
     rank.collectives = tuple(

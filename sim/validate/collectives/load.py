@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -43,24 +44,25 @@ def load_table(path: Path, given: Mapping[str, str] | None = None) -> pd.DataFra
     """One file as a table."""
     if not path.is_file():
         raise InputError("FILE", "be an existing CSV or nccl-tests log", str(path))
+    wide = path.read_bytes()[:2] in (b"\xff\xfe", b"\xfe\xff")  # what Windows shells write
     try:
-        text = path.read_text(encoding="utf-8-sig", errors="strict")
+        text = path.read_text(encoding="utf-16" if wide else "utf-8-sig", errors="strict")
     except UnicodeDecodeError as error:
         raise InputError(
-            "FILE", "be text", f"a byte that is not UTF-8 at {error.start}", where=str(path)
+            "FILE", "be text", f"a byte that is no text at {error.start}", where=str(path)
         ) from error
     head = text.partition("\n")[0]
-    table = _csv(path, head) if "message_bytes" in head else _log(path, text)
+    table = _csv(path, text, head) if "message_bytes" in head else _log(path, text)
     for column, value in (given or {}).items():
         table[column] = value
     return table
 
 
-def _csv(path: Path, head: str) -> pd.DataFrame:
+def _csv(path: Path, content: str, head: str) -> pd.DataFrame:
     separator = next((mark for mark in ",;\t" if mark in head), ",")
     text = dict.fromkeys(("id", "library_version"), str)
     try:
-        table = pd.read_csv(path, sep=separator, dtype=text, encoding="utf-8-sig", skipinitialspace=True)
+        table = pd.read_csv(io.StringIO(content), sep=separator, dtype=text, skipinitialspace=True)
         return table.rename(columns=lambda name: str(name).strip())
     except (pd.errors.ParserError, ValueError) as error:
         raise InputError("FILE", "be a CSV table", str(error).strip(), where=str(path)) from error
