@@ -63,6 +63,7 @@ MEANING: dict[str, str] = {
     "et_operators_joined": "operators whose shapes come from the execution trace of the same rank",
     "et_operators_unmatched": "operators that the execution trace of the rank does not have; shapes unknown",
     "tensor_dependency": "kernels that wait for another stream by a tensor of the execution trace",
+    "kernel_without_node": "kernels whose operator is not in the execution trace; order as measured",
     "device_not_in_catalogue": "the catalogue lacks the traced device; measured times are used on any device",
     "shapes_unknown": "operators without shapes; layers have times and gradients, no activation sizes",
     "gradients_unknown": "no gradient exchange to take parameters from; layers have none",

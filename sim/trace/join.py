@@ -12,6 +12,7 @@ from dataclasses import replace
 from sim.trace.model import RankTrace, Trace
 from sim.trace.operators import Operator
 from sim.trace.readers.kineto_operators import typical_step
+from sim.trace.tensors import partner
 
 
 def join_execution_traces(trace: Trace) -> Trace:
@@ -31,19 +32,10 @@ def join_execution_traces(trace: Trace) -> Trace:
     timed = [rank for rank in trace.ranks if rank.format == "kineto"]
     graphs = [rank for rank in trace.ranks if rank.format == "pytorch-et"]
     for rank in timed:
-        graph = _partner(rank, timed, graphs)
+        graph = partner(rank, timed, graphs)
         if graph is not None and graph.operators and rank.operators:
             _join(rank, graph)
     return trace
-
-
-def _partner(rank: RankTrace, timed: list[RankTrace], graphs: list[RankTrace]) -> RankTrace | None:
-    """The execution trace of the same rank; the only one of each kind belong together."""
-    same = [graph for graph in graphs if graph.rank is not None and graph.rank == rank.rank]
-    if len(same) == 1:
-        return same[0]
-    alone = len(timed) == 1 and len(graphs) == 1
-    return graphs[0] if alone and None in (rank.rank, graphs[0].rank) else None
 
 
 def _join(rank: RankTrace, graph: RankTrace) -> None:

@@ -167,6 +167,9 @@ class _Rank:
         waits = self._host(calls)
         if any(call.spans for call in calls):
             self.ops.issues.add("kernel_without_launch", int((self.issuer[self.rows] < 0).sum()))
+        if self.rank.tensor_producers:
+            known = sum(span in self.rank.tensor_producers for span in self.rows.tolist())
+            self.ops.issues.add("kernel_without_node", len(self.rows) - known)
         self._spans()
         for operation, span in waits:
             self.ops.after(operation, int(self.operation[span]))
@@ -261,8 +264,12 @@ class _Rank:
         free = float(self.end[before]) if before >= 0 else 0.0
         ready = max(free, float(self.posted[span]) if issuer >= 0 else 0.0)
         source = before if before >= 0 and (issuer < 0 or free >= self.posted[span]) else -1
+        producers = self._producers(span)
         cause = -1
-        if start - ready > 2e-6:
+        if producers is not None:
+            latest = max(producers, key=lambda p: float(self.end[p]), default=-1)
+            cause = latest if latest >= 0 and self.end[latest] > ready else -1
+        elif start - ready > 2e-6:
             cause = self._waited_for(span, ready, ended)
         if cause >= 0:
             ready, source = float(self.end[cause]), cause
@@ -275,6 +282,21 @@ class _Rank:
         elif cause >= 0:
             ops.after(operation, int(self.operation[cause]))
         ops.after(operation, issuer, int(self.operation[before]) if before >= 0 else -1)
+        ops.after(operation, *(int(self.operation[p]) for p in producers or ()))
+        ops.issues.add("tensor_dependency", int(bool(producers)))
+
+    def _producers(self, span: int) -> list[int] | None:
+        """Spans of other streams whose tensors this one reads; None if the trace does not say."""
+        known = self.rank.tensor_producers.get(span)
+        if known is None:
+            return None
+        return [
+            p
+            for p in known
+            if self.stream[p] != self.stream[span]
+            and self.operation[p] >= 0
+            and self.end[p] <= self.start[span] + 1e-6  # a name may be wrong, a clock is not
+        ]
 
     def _waited_for(self, span: int, ready: float, ended: list[int]) -> int:
         """The span of another stream whose end let this one start; -1 if none ended just before."""

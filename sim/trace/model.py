@@ -121,7 +121,8 @@ class HostTable:
     """Spans of host threads as columns: times in seconds on the rank's clock.
 
     ``kind``: 0 operator or annotation, 1 runtime call; ``correlation`` joins a runtime call with the device
-    span it launched, ``external`` an operator with what it caused (-1: none).
+    span it launched, ``external`` an operator with what it caused, ``record_function`` an operator with the
+    node of the execution trace (-1: none).
     """
 
     name: IntArray
@@ -132,8 +133,23 @@ class HostTable:
     correlation: IntArray
     external: IntArray
     sequence: IntArray
+    record_function: IntArray
     names: tuple[str, ...]
     threads: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TensorNode:
+    """An operator of an execution trace: storages on devices that it reads and writes.
+
+    ``record_function`` is its id in a Kineto trace of the same run, -1 if it has none.
+    """
+
+    name: str
+    thread: int
+    record_function: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
 
 
 @dataclass
@@ -176,6 +192,10 @@ class RankTrace:
         Forward operators of a typical step; ``operator_steps`` holds those of every step.
     num_events : int
         Entries of the file.
+    tensor_nodes : tuple of TensorNode
+        Operators of an execution trace as they started.
+    tensor_producers : dict
+        Device spans that wrote what a device span reads, for those of which that is known.
     """
 
     label: str
@@ -198,6 +218,8 @@ class RankTrace:
     job: JobTable | None = None
     simai: SimaiTable | None = None
     nodes: tuple[Node, ...] = ()
+    tensor_nodes: tuple[TensorNode, ...] = ()
+    tensor_producers: dict[int, tuple[int, ...]] = field(default_factory=dict)
     operators: tuple[Operator, ...] = ()
     operator_steps: tuple[tuple[Operator, ...], ...] = ()
     updates: tuple[Update, ...] = ()

@@ -97,6 +97,22 @@ def storages(values: Any) -> tuple[int, ...]:
     return tuple(found)
 
 
+def device_storages(values: Any) -> tuple[int, ...]:
+    """Storages of all tensors on devices in a list of arguments, however nested."""
+    found: dict[int, None] = {}
+    stack = list(values) if isinstance(values, list) else []
+    while stack:
+        value = stack.pop()
+        if not isinstance(value, list):
+            continue
+        if len(value) == 6 and isinstance(value[5], str):
+            if isinstance(value[1], int) and 0 < value[1] < 2**62 and not value[5].startswith("cpu"):
+                found[value[1]] = None
+        else:
+            stack.extend(value)
+    return tuple(found)
+
+
 def element_word(types: Any) -> str:
     """Element type of the first tensor argument, e.g. ``float`` of ``Tensor(float)``."""
     for word in types if isinstance(types, list) else []:

@@ -17,6 +17,7 @@ from sim.trace.job_operations import job_operations
 from sim.trace.kineto_operations import kineto_operations
 from sim.trace.model import Trace
 from sim.trace.operations import TRANSFER, Operations
+from sim.trace.tensors import join_tensors
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def operations_of(trace: Trace) -> Operations:
     # An execution trace with times of its own stands in for a profile, not beside it.
     spans = [rank for rank in spans if rank.format != "pytorch-et"] or spans
     if spans:
+        join_tensors(trace)
         return kineto_operations(spans, issues)
     chakra = [rank for rank in trace.ranks if rank.nodes and any(n.seconds for n in rank.nodes)]
     if chakra:

@@ -58,7 +58,9 @@ class ChromeEvents:
         )
         self.launch = Columns(("start", "duration"), ("thread", "correlation", "name"))
         self.issue = Columns(("start", "duration"), ("thread", "external", "record", "annotation"))
-        self.operator = Columns(("start", "duration"), ("name", "thread", "external", "sequence"))
+        self.operator = Columns(
+            ("start", "duration"), ("name", "thread", "external", "sequence", "record_function")
+        )
         self.span = Columns(
             ("start", "duration", "bytes", "waited"),
             ("name", "thread", "category", "step", "micro_batch", "sequence", "chunk", "iteration", "ranks"),
@@ -195,7 +197,8 @@ class ChromeEvents:
                 self.updates.append((name, start, start + duration))
                 self.optimizer = self.optimizer or optimizer_of(name)
             sequence = integer(args.get("Sequence number"))
-            self.operator.add(start, duration, self.names(name), thread, external, sequence)
+            record = integer(args.get("Record function id"))
+            self.operator.add(start, duration, self.names(name), thread, external, sequence, record)
 
     def _record(self, record: CommRecord | None) -> int:
         if record is None:

@@ -316,6 +316,7 @@ def _host_table(events: ChromeEvents) -> HostTable:
         correlation=np.concatenate([np.full(count, -1, np.int64), call.integer("correlation")]),
         external=np.concatenate([op.integer("external"), none]),
         sequence=np.concatenate([op.integer("sequence"), none]),
+        record_function=np.concatenate([op.integer("record_function"), none]),
         names=events.names.texts(),
         threads=tuple(f"{pid}:{tid}" for pid, tid in events.threads.index),
     )

@@ -18,11 +18,12 @@ from sim.trace.model import (
     ProcessGroup,
     RankTrace,
     Step,
+    TensorNode,
     empty_timeline,
     optimizer_of,
     rank_from_name,
 )
-from sim.trace.operators import KNOWN, Operator, element_word, shapes, storages
+from sim.trace.operators import KNOWN, Operator, device_storages, element_word, shapes, storages
 from sim.trace.readers.columns import as_list, integer
 from sim.trace.readers.comm_metadata import CommRecord, from_named, from_positional, parse_groups, tuple_bytes
 from sim.trace.readers.joined_et import MICROSECOND, DeviceNode, add_device_spans, device_node, times
@@ -55,6 +56,7 @@ def read(stream: JsonStream, label: str, issues: Issues, *, host: bool = False) 
     _finish(rank, found, timed, stream.header)
     if tree is not None:
         rank.operators, rank.optimizer = tree.forward(), tree.optimizer
+        rank.tensor_nodes = tuple(node for _, node in sorted(tree.tensors.items()))
     return [rank]
 
 
@@ -185,6 +187,17 @@ def _groups(records: list[tuple[CommRecord, float, float]], config: list[Any]) -
     return tuple(groups.values())
 
 
+def _tensor_node(node: dict[str, Any], name: str) -> TensorNode:
+    given = {
+        entry["name"]: entry.get("value")
+        for entry in as_list(node.get("attrs"))
+        if isinstance(entry, dict) and entry.get("name") in ("tid", "rf_id")
+    }
+    thread, record = (integer(given.get(key, node.get(key))) for key in ("tid", "rf_id"))
+    read, written = (device_storages(_inputs(node, key)[0]) for key in ("inputs", "outputs"))
+    return TensorNode(name, thread, record, read, written)
+
+
 class _Tree:
     """Which operators ran in the forward pass of one step, outermost known ones only."""
 
@@ -195,10 +208,12 @@ class _Tree:
         self.engine: set[int] = set()
         self.steps: list[int] = []
         self.optimizer: OptimizerName | None = None
+        self.tensors: dict[int, TensorNode] = {}
 
     def add(self, node: dict[str, Any], name: str) -> None:
         """Remember a node."""
         number = integer(node.get("id"))
+        self.tensors[number] = _tensor_node(node, name)
         self.parent[number] = integer(node.get("ctrl_deps", node.get("parent")))
         if name.startswith("ProfilerStep"):
             self.steps.append(number)
