@@ -59,6 +59,7 @@ MEANING: dict[str, str] = {
     "dependency_missing": "dependencies on operations that are not in the file; ignored",
     "collective_not_simultaneous": "operations of one name and number whose spans do not overlap; kept apart",
     "collective_of_absent_ranks": "collectives whose other ranks are not in the trace; as long as measured",
+    "message_without_time": "messages without times: they take none unless latency and bandwidth are given",
     "peer_missing": "sends and receives without their counterpart; as long as measured",
     "et_operators_joined": "operators whose shapes come from the execution trace of the same rank",
     "et_operators_unmatched": "operators that the execution trace of the rank does not have; shapes unknown",

@@ -16,6 +16,7 @@ from sim.trace.operators import Operator
 
 if TYPE_CHECKING:
     from sim.trace.readers.chakra import Node
+    from sim.trace.readers.workload_text import GoalTask
     from sim.trace.simai import SimaiTable
 
 FloatArray = npt.NDArray[np.float64]
@@ -218,6 +219,7 @@ class RankTrace:
     job: JobTable | None = None
     simai: SimaiTable | None = None
     nodes: tuple[Node, ...] = ()
+    goal: tuple[GoalTask, ...] = ()
     tensor_nodes: tuple[TensorNode, ...] = ()
     tensor_producers: dict[int, tuple[int, ...]] = field(default_factory=dict)
     operators: tuple[Operator, ...] = ()

@@ -15,9 +15,13 @@ from sim.graph.execution import ExecutionGraph
 from sim.trace.model import FloatArray
 from sim.trace.operations import DELAY, DEVICE, HOST, LAUNCH_DELAY, TRANSFER, Operations, typical
 from sim.trace.to_graph import Imported, to_graph
+from sim.units import parse_quantity
 
 #: Findings about device spans whose launch, or whose peers, the trace does not hold.
 UNMATCHED = ("kernel_without_launch", "collective_of_absent_ranks", "collective_not_simultaneous")
+
+#: Edits that say what a message takes.
+_PRICES = ("latency=", "bandwidth=")
 
 
 @dataclass(frozen=True)
@@ -223,6 +227,8 @@ def edited(operations: Operations, edits: list[str]) -> Operations:
         ``TYPE=mean`` or ``TYPE=FACTOR``: typical time, or times the factor, where TYPE is a type of operation
         or one of ``compute``, ``communication``, ``host``. ``links=FACTOR``, ``device=FACTOR``: transfers,
         kernels faster by the factor. ``rank:N=FACTOR``: times of the kernels of one rank.
+        ``latency=TIME``, ``bandwidth=RATE``: what a message between two ranks takes, from its bytes; the one
+        that is not given costs nothing.
 
     Raises
     ------
@@ -231,7 +237,10 @@ def edited(operations: Operations, edits: list[str]) -> Operations:
     """
     work = list(operations.work)
     usual = typical(operations)
+    _price_messages(operations, work, [edit for edit in edits if edit.startswith(_PRICES)])
     for edit in edits:
+        if edit.startswith(_PRICES):
+            continue
         name, equals, value = edit.partition("=")
         if not equals:
             _named_edit(operations, work, usual, name)
@@ -245,6 +254,38 @@ def edited(operations: Operations, edits: list[str]) -> Operations:
         for row in rows:
             work[row] *= 1 / factor if name in ("links", "device") else factor
     return operations.with_work(work)
+
+
+def _price_messages(operations: Operations, work: list[float], edits: list[str]) -> None:
+    """Give messages the time that latency and bandwidth make of their bytes."""
+    if not edits:
+        return
+    given = dict(edit.split("=", 1) for edit in edits)
+    latency = _quantity(given["latency"], "seconds", "latency") if "latency" in given else 0.0
+    per_byte = (
+        1 / _quantity(given["bandwidth"], "bytes_per_second", "bandwidth") if "bandwidth" in given else 0.0
+    )
+    rows = [
+        row
+        for row, category in enumerate(operations.category)
+        if category == TRANSFER
+        and operations.type[row].endswith(("send", "recv", "send_recv"))
+        and operations.size[row] > 0
+    ]
+    if not rows:
+        raise InputError("--what-if", "be given for a trace with messages of known size", edits[0])
+    for row in rows:
+        work[row] = latency + operations.size[row] * per_byte
+
+
+def _quantity(text: str, dimension: str, name: str) -> float:
+    try:
+        value = parse_quantity(text, dimension)
+    except InputError as error:
+        raise InputError("--what-if", f"be {name}=QUANTITY, {error.must}", f"{name}={text}") from None
+    if not 0 < value < 1e24:
+        raise InputError("--what-if", f"have a {name} > 0", f"{name}={text}")
+    return value
 
 
 def _named_edit(operations: Operations, work: list[float], usual: dict[str, float], name: str) -> None:

@@ -12,6 +12,7 @@ from sim.errors import InputError
 from sim.graph.builder import GraphBuilder
 from sim.graph.execution import ExecutionGraph, IntArray, LinkTable, TaskKind
 from sim.trace.chakra_operations import chakra_operations
+from sim.trace.goal_operations import goal_operations
 from sim.trace.issues import Issues
 from sim.trace.job_operations import job_operations
 from sim.trace.kineto_operations import kineto_operations
@@ -61,6 +62,9 @@ def operations_of(trace: Trace) -> Operations:
     chakra = [rank for rank in trace.ranks if rank.nodes and any(n.seconds for n in rank.nodes)]
     if chakra:
         return chakra_operations(chakra, issues)
+    goal = [rank for rank in trace.ranks if rank.goal]
+    if goal:
+        return goal_operations(goal, issues)
     formats = ", ".join(sorted({rank.format for rank in trace.ranks})) or "none"
     raise InputError(
         "trace", "hold device operations with times and launches (Kineto or an op table)", formats

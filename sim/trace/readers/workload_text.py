@@ -277,6 +277,7 @@ def parse_goal(member: Member, issues: Issues) -> tuple[int, dict[int, list[Goal
     world, current = 0, -1
     ranks: dict[int, list[GoalTask]] = {}
     labels: dict[str, GoalTask] = {}
+    required: list[tuple[dict[str, GoalTask], re.Match[str]]] = []
     for raw in lines(member):
         text = raw.split("//")[0]
         for piece in _goal_pieces(text):
@@ -290,13 +291,15 @@ def parse_goal(member: Member, issues: Issues) -> tuple[int, dict[int, list[Goal
             elif current < 0:
                 issues.add("bad_row")
             elif match := _GOAL_REQUIRES.match(piece):
-                _require(labels, match, issues)
+                required.append((labels, match))  # may stand before the tasks it names
             elif match := _GOAL_TASK.match(piece):
                 task = _goal_task(match, len(ranks[current]))
                 ranks[current].append(task)
                 labels[task.label] = task
             else:
                 issues.add("bad_row")
+    for known, match in required:
+        _require(known, match, issues)
     return world, ranks
 
 
@@ -354,7 +357,7 @@ def read_goal(member: Member, issues: Issues) -> list[RankTrace]:
                 )
         rank = sequence.rank(member.label, "goal", issues if not result else Issues())
         rank.rank, rank.world_size, rank.num_events = number, world or len(schedule), len(tasks)
-        rank.collectives = tuple(found)
+        rank.collectives, rank.goal = tuple(found), tuple(tasks)
         _finish(rank, False)
         result.append(rank)
     return result

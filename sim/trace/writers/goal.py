@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from pathlib import Path
 
@@ -42,14 +43,15 @@ def write_operations(path: Path, operations: Operations) -> Path:
 
     Ranks are numbered 0, 1, ... in the order of ``operations.ranks``. A collective is written as the messages
     of its algorithm (a ring; direct exchange for all-to-all), step by step; messages of unknown size have
-    :data:`UNKNOWN_BYTES`.
+    :data:`UNKNOWN_BYTES`. Streams of a rank are its processors (``cpu N``), as they run side by side; what
+    occupies no stream gets one that is free while it lasts.
     """
     schedules = [_Schedule() for _ in operations.ranks]
     sources: dict[int, list[int]] = defaultdict(list)
     for target, source in operations.edges:
         sources[target].append(source)
     ends: dict[int, list[str]] = {}
-    tag = 0
+    lanes, tag = _lanes(operations), 0
     for group in merged_order(operations):
         after = {
             o: sorted({e for s in sources[o] if operations.rank[s] == operations.rank[o] for e in ends[s]})
@@ -60,12 +62,37 @@ def write_operations(path: Path, operations: Operations) -> Path:
             ends.update(_messages(operations, schedules, group, after, tag))
             continue
         for o in group:
-            text = f"calc {round(operations.work[o] * 1e9)}"
+            text = f"calc {round(operations.work[o] * 1e9)}" + (f" cpu {lanes[o]}" if lanes[o] else "")
             ends[o] = [schedules[operations.rank[o]].task(text, after[o])]
     blocks = [f"num_ranks {len(schedules)}"]
     for rank, schedule in enumerate(schedules):
         blocks.append("\n".join([f"rank {rank} {{", *schedule.lines, *schedule.requires, "}"]))
     return write_whole(path, "\n\n".join(blocks) + "\n")
+
+
+def _lanes(operations: Operations) -> list[int]:
+    """Processor of each operation on its rank."""
+    lanes = [0] * len(operations)
+    count: dict[int, int] = defaultdict(int)
+    of_stream: dict[tuple[int, str], int] = {}
+    loose: list[int] = []
+    for o, (rank, stream) in enumerate(zip(operations.rank, operations.stream, strict=True)):
+        if not stream:
+            loose.append(o)
+        elif (rank, stream) not in of_stream:
+            of_stream[(rank, stream)] = count[rank]
+            count[rank] += 1
+        lanes[o] = of_stream.get((rank, stream), 0)
+    free: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for o in sorted(loose, key=lambda o: (operations.start[o], operations.end[o])):
+        rank = operations.rank[o]
+        if free[rank] and free[rank][0][0] <= operations.start[o]:
+            lanes[o] = heapq.heappop(free[rank])[1]
+        else:
+            lanes[o] = count[rank]
+            count[rank] += 1
+        heapq.heappush(free[rank], (operations.end[o], lanes[o]))
+    return lanes
 
 
 def _messages(
