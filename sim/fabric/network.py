@@ -325,6 +325,9 @@ class Network:
             last = self.num_devices + len(self.host_kind) - 1
             raise InputError("endpoint", f"be between 0 and {last}", f"{endpoint.min()} to {endpoint.max()}")
         memory = endpoint >= self.num_devices
+        if not memory.any():
+            host = self.device_host[endpoint]
+            return Places(host, self.host_kind[host], endpoint - self.first_device[host], memory)
         device = np.where(memory, 0, endpoint)
         host = np.where(
             memory, endpoint - self.num_devices, self.device_host[device] if self.num_devices else 0

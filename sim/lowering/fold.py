@@ -23,6 +23,8 @@ IntArray = npt.NDArray[np.int64]
 HashArray = npt.NDArray[np.uint64]
 FloatArray = npt.NDArray[np.float64]
 
+_CACHED = 1 << 14  # elements
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -109,13 +111,16 @@ def _representatives(classes: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def _mix(value: HashArray) -> HashArray:
-    """splitmix64 finaliser: spreads any 64-bit pattern."""
-    shifted = value >> np.uint64(30)
-    mixed = value ^ shifted
-    for factor, shift in ((0xBF58476D1CE4E5B9, 27), (0x94D049BB133111EB, 31)):
-        mixed *= np.uint64(factor)
-        np.right_shift(mixed, np.uint64(shift), out=shifted)
-        mixed ^= shifted
+    """splitmix64 finaliser: spreads any 64-bit pattern. Long arrays by parts that stay in the cache."""
+    mixed = np.empty_like(value)
+    for first in range(0, len(value), _CACHED):
+        part = slice(first, first + _CACHED)
+        shifted = value[part] >> np.uint64(30)
+        into = np.bitwise_xor(value[part], shifted, out=mixed[part])
+        for factor, shift in ((0xBF58476D1CE4E5B9, 27), (0x94D049BB133111EB, 31)):
+            into *= np.uint64(factor)
+            np.right_shift(into, np.uint64(shift), out=shifted)
+            into ^= shifted
     return mixed
 
 
@@ -127,7 +132,7 @@ def _bits(value: FloatArray) -> HashArray:
 
 @dataclass(frozen=True)
 class _Incidence:
-    """Labelled edges between two kinds of nodes."""
+    """Labelled edges between two kinds of nodes; labels are odd, so that no bit of a colour is lost."""
 
     left: IntArray
     right: IntArray
@@ -147,7 +152,8 @@ class _Incidence:
         return _segment_sum(self.right, self._spread(colour[self.left]), self.num_right)
 
     def _spread(self, colour: HashArray) -> HashArray:
-        return _mix(np.bitwise_xor(colour, self.label, out=colour))
+        """Colours of the other ends, times labels: both are well mixed, and so is what they add up to."""
+        return np.multiply(colour, self.label, out=colour)
 
 
 def _segment_sum(index: IntArray, value: HashArray, size: int) -> HashArray:
@@ -211,16 +217,16 @@ def _incidences(
         endpoint.append(family.groups.ravel())
         places = np.arange(size, dtype=np.uint64) if family.asymmetric else np.zeros(size, np.uint64)
         position.append(np.tile(_mix(places + np.uint64(101)), family.num_groups))
-    total = int(offsets[-1])
+    total, one = int(offsets[-1]), np.uint64(1)
     return (
-        _Incidence(_cat(group), _cat(link), _cat(label, np.uint64), total, num_links),
-        _Incidence(_cat(owner), _cat(endpoint), _cat(position, np.uint64), total, num_endpoints),
+        _Incidence(_cat(group), _cat(link), _cat(label, np.uint64) | one, total, num_links),
+        _Incidence(_cat(owner), _cat(endpoint), _cat(position, np.uint64) | one, total, num_endpoints),
         offsets.tolist(),
     )
 
 
 def _cat(parts: Sequence[npt.NDArray[Any]], dtype: type[np.generic] = np.int64) -> npt.NDArray[Any]:
-    return np.concatenate(parts).astype(dtype) if parts else np.zeros(0, dtype)
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
 
 
 def quotient_loads(

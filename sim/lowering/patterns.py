@@ -90,7 +90,9 @@ class RoutedPhase:
         group, weight = flows.group[flow], share * flows.relative[flow]
         group, link, coefficient, entry = _sum_loads(group, link, weight, len(capacity))
         inverse_rate = np.zeros(len(flows.relative))
-        np.maximum.at(inverse_rate, flow, (coefficient / capacity[link])[entry])
+        first = np.flatnonzero(np.diff(flow, prepend=-1))  # entries are ordered by flow
+        if len(first):
+            inverse_rate[flow[first]] = np.maximum.reduceat((coefficient / capacity[link])[entry], first)
         return PhaseLoads(
             flows.phase, group, link, coefficient, flows.offsets, self.latency, inverse_rate, flows.latency
         )
@@ -265,17 +267,18 @@ class Router:
         pattern = np.cumsum(np.diff(hosts, axis=1, prepend=hosts[:, :1]) != 0, axis=1)
         shape = np.concatenate([local, pattern, self.network.host_kind[hosts]], axis=1).astype(np.int32)
         alike: dict[bytes, list[int]] = {}
-        for group, row in enumerate(shape):
-            alike.setdefault(row.tobytes(), []).append(group)
+        rows = np.ascontiguousarray(shape).view(f"V{shape.itemsize * shape.shape[1]}")
+        for group, row in enumerate(rows.ravel().tolist()):
+            alike.setdefault(row, []).append(group)
         out = []
-        for rows in alike.values():
-            members = groups[rows[0]]
+        for same in alike.values():
+            members = groups[same[0]]
             place = {int(endpoint): i for i, endpoint in enumerate(members)}
             orders = [
                 np.array([place[int(endpoint)] for endpoint in order])
                 for order in self.network.orders(members, algorithm)
             ]
-            out.append((np.array(rows), orders))
+            out.append((np.array(same), orders))
         return out
 
     def _flows(

@@ -418,7 +418,10 @@ class Plan(Traffic):
     def speed_factors(self) -> npt.NDArray[np.float64]:
         """Compute time of every rank relative to its peers: slow ranks, times a speed of its own."""
         given, count = self.scenario.perturbation, self.layout.num_ranks
-        factors = np.array([given.slow_ranks.get(rank, 1.0) for rank in range(count)])
+        factors = np.ones(count)
+        for rank, factor in given.slow_ranks.items():
+            if rank < count:
+                factors[rank] = factor
         if given.speed_spread > 0:
             variance = np.log1p(given.speed_spread**2)
             normal = seed_tree(self.scenario.seed, "speed").standard_normal(count)

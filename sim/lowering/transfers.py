@@ -285,7 +285,9 @@ class TransferEmitter:
             tuple(traffic.network.link_name(int(link)) for link in representative),
             traffic.capacity[representative],
             parts.link_members,
-            tuple(str(traffic.network.link_kind[int(link)]) for link in representative),
+            tuple(
+                traffic.network.link_kinds[traffic.network.link_kind_code[link]] for link in representative
+            ),
         )
 
 
