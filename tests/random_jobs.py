@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sim.spec import Cluster, Host, Scenario, Workload
-from sim.spec.layer import Attention
+from sim.spec.layer import Attention, Gemm, Layer
 from tests.clusters import cluster, dgx1, plain_host, switched_host
 from tests.scenarios import ideal, processor, scenario, serving_host, timed_layer, workload
 
@@ -36,6 +36,18 @@ def model(*, experts: bool = False) -> Workload:
 
 
 DENSE, MIXTURE = model(), model(experts=True)
+
+
+def _matrix(name: str, n: int, k: int) -> Layer:
+    """A fully connected layer of its own block."""
+    return Layer(
+        name=name, kind="linear", block=4, ops=(Gemm(rows=1, n=n, k=k),), parameters=n * k, tensors=(n * k,),
+        input_elements=k, output_elements=n, stored_elements=k,
+    )  # fmt: skip
+
+
+_ENDS = (_matrix("fc0", 2000, 40000), _matrix("fc1", 1000, 2000), timed_layer(10, 1e-4, 2e-4, block=4))
+MATRICES = DENSE.model_copy(update={"layers": (*DENSE.layers[:-1], *_ENDS)})
 SERVING = {"cpu_device": "processor"}
 
 
@@ -122,6 +134,8 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         fields |= draw(st.sampled_from(schedules(state)))
         if fields["pp"] == 2 and "virtual_stages" not in fields and draw(st.booleans()):
             fields["stage_blocks"] = draw(st.sampled_from([(1, 3), (3, 1)]))
+    if state == "replicated" and fields["tp"] == pp == fields["cp"] == fields["ep"] == 1:
+        fields["activation_exchange"] = draw(st.sampled_from(["never", "cheaper", "always"]))
     if state in ("replicated", "zero1", "zero2", "zero3"):
         fields["offload_optimizer"] = draw(st.sampled_from([False, False, True]))
     if state == "local":
@@ -162,6 +176,5 @@ def build(where: str, speed: float, **fields: Any) -> Scenario:
     calibration = ideal(
         server_speed=0.1, compute_speed_under_communication=speed, communication_speed_under_compute=speed
     )
-    return scenario(
-        MIXTURE if fields["ep"] > 1 else DENSE, CLUSTERS[where], calibration=calibration, **fields
-    )
+    model = MATRICES if "activation_exchange" in fields else MIXTURE if fields["ep"] > 1 else DENSE
+    return scenario(model, CLUSTERS[where], calibration=calibration, **fields)

@@ -59,11 +59,17 @@ class Encoding:
         """Bytes of one full set of gradients on the wire, all parts of the model together."""
         plan = self.plan
         if isinstance(self.compressor, Cast) and not self.compressor.scaled:
-            return plan.workload.num_parameters * self.gradient_bytes
+            return self._exchanged * self.gradient_bytes
         buckets = [bucket for virtual in range(len(plan.chunks)) for bucket in plan.buckets(virtual)]
         sent = sum(message.size for bucket in buckets for message in self.messages(bucket))
         held = sum(bucket.elements for bucket in buckets)
-        return plan.workload.num_parameters * sent / held if held else 0.0
+        return self._exchanged * sent / held if held else 0.0
+
+    @property
+    def _exchanged(self) -> float:
+        """Parameters whose gradients are exchanged."""
+        workload = self.plan.workload
+        return workload.num_parameters - sum(workload.layers[layer].parameters for layer in self.plan.held)
 
     def shapes(self, layer: int, expert: bool) -> tuple[Tensor, ...]:
         """Shapes of ``Plan.local_tensors``, one each."""

@@ -96,7 +96,7 @@ def _replicas_per_update(plan: Plan) -> int:
 
 
 def _metadata(plan: Plan, steps: int) -> dict[str, object]:
-    workload, strategy, cluster = plan.workload, plan.strategy, plan.cluster
+    workload, strategy, cluster = plan.scenario.workload, plan.strategy, plan.cluster
     ranks = plan.layout.num_ranks
     replicas = plan.layout.degrees["dp"]
     counted = replicas - (strategy.backup_workers if strategy.synchronization == "backup" else 0)

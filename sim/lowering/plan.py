@@ -19,6 +19,7 @@ from sim.lowering.buckets import Bucket, make_buckets
 from sim.lowering.collective import lower_collective
 from sim.lowering.encoding import Encoding
 from sim.lowering.fusion import FusionOptions, ReadyTensor, fuse, idle_seconds, partitioned
+from sim.lowering.held import divided, held_layers
 from sim.lowering.layout import Layout
 from sim.lowering.library import LibraryTimes, achievable
 from sim.lowering.stages import split_layers
@@ -63,10 +64,22 @@ class Plan(Traffic):
         """Collective library of the cluster."""
         return self.cluster.library
 
-    @property
+    @cached_property
+    def held(self) -> frozenset[int]:
+        """Layers that are held by parts across data parallel ranks."""
+        return held_layers(
+            self.scenario.workload,
+            self.strategy,
+            ranks=self.gradient_groups().shape[1],
+            samples=self.micro_batches * self.local_samples,
+        )
+
+    @cached_property
     def workload(self) -> Workload:
-        """The workload."""
-        return self.scenario.workload
+        """The workload, with layers held by parts as one rank sees them."""
+        if self.strategy.activation_exchange == "never":
+            return self.scenario.workload
+        return divided(self.scenario.workload, self.held, self.gradient_groups().shape[1])
 
     @property
     def cluster(self) -> Cluster:
@@ -305,7 +318,9 @@ class Plan(Traffic):
         """Gradient buckets of a model chunk."""
         if virtual not in self._buckets:
             factored = {layer: self.factors(layer) for layer in self.chunks[virtual]}
-            dense = [layer for layer in self.chunks[virtual] if not factored[layer]]
+            dense = [
+                layer for layer in self.chunks[virtual] if not factored[layer] and layer not in self.held
+            ]
             fused = [
                 bucket
                 for expert in self.parameter_kinds
@@ -326,7 +341,7 @@ class Plan(Traffic):
         (Xie et al., SFB, UAI 2016; Poseidon's choice per layer: Zhang et al., ATC 2017, section 3.2).
         """
         op, ranks = self.workload.layers[layer].fully_connected, self.gradient_groups().shape[1]
-        if self.strategy.sufficient_factors == "never" or op is None or ranks < 2:
+        if self.strategy.sufficient_factors == "never" or op is None or ranks < 2 or layer in self.held:
             return 0.0
         numbers = self.micro_batches * self.local_samples * op.rows * (op.n + op.k)
         dense = 2 * self.workload.layers[layer].parameters / ranks

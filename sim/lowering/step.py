@@ -34,6 +34,10 @@ def request_families(plan: Plan) -> None:
         operations = ("all_gather", "reduce_scatter") if strategy.sequence_parallel else ("all_reduce",)
         for operation in operations:
             plan.request_by_size(f"tp_{operation}", groups, operation)
+    if plan.held:
+        for operation in ("all_gather", "reduce_scatter"):
+            plan.request_by_size(f"held_{operation}", plan.gradient_groups(), operation)
+        plan.request_collective("held_all_to_all", plan.gradient_groups(), "all_to_all", "direct")
     context = context_lowering(strategy)
     if context is not None:
         context.request_families(plan)
@@ -311,6 +315,8 @@ class StepLowering:
         if layer.expert_elements:
             ends = self._expert(stage, layer, m, ends, "dispatch")
             yield
+        if index in self.plan.held:
+            ends = self._held("all_gather", stage, layer.input_elements, layer, m, ends)
         costs = {c: self.emitter.cost(c) for c in classes}
         core = self._cores(index, {c: costs[c].attention_forward_s for c in classes})
         seconds = {c: float(costs[c].forward_s[index]) - core.get(c, 0.0) for c in classes}
@@ -325,6 +331,8 @@ class StepLowering:
             ends = self._expert(stage, layer, m, ends, "combine")
         if layer.tensor_all_reduce:
             ends = self._tensor(self._reduction, stage, layer.output_elements, layer, m, ends)
+        if self._hands_out(index):
+            ends = self._held("all_to_all", stage, layer.output_elements, layer, m, ends)
         return ends
 
     # -- backward -----------------------------------------------------------------------------------
@@ -384,6 +392,8 @@ class StepLowering:
         if layer.expert_elements:
             ends = self._expert(stage, layer, m, ends, "combine.backward")
             yield
+        if self._hands_out(index):
+            ends = self._held("all_to_all", stage, layer.output_elements, layer, m, ends)
         core = self._cores(index, {c: costs[c].attention_backward_s for c in classes})
         if core and self.context:
             ends = self.context.backward(stage, layer, core, ends, **options)
@@ -395,7 +405,8 @@ class StepLowering:
             computed = ends
             ends = self._expert(stage, layer, m, ends, "dispatch.backward")
             return self._tensor(self._reduction, stage, shared, layer, m, ends), computed
-        if not (self.strategy.tp > 1 and shared) and not layer.expert_elements:
+        held = index in self.plan.held
+        if not (self.strategy.tp > 1 and shared) and not layer.expert_elements and not held:
             both = {c: inputs[c] + weights[c] for c in classes}
             ends = self.emitter.compute(classes, both, name, Cause.BACKWARD, ends, **options)
             return ends, ends
@@ -408,6 +419,8 @@ class StepLowering:
             yield
             ends = self._expert(stage, layer, m, ends, "dispatch.backward")
             yield
+        if held and any(inputs.values()):
+            ends = self._held("reduce_scatter", stage, layer.input_elements, layer, m, ends)
         ends = self._tensor(self._reduction, stage, shared, layer, m, ends)
         gradients = self.emitter.compute(
             classes, weights, f"{name}.weight", Cause.BACKWARD, before_weights, **options
@@ -448,6 +461,22 @@ class StepLowering:
         return self.emitter.collective(
             family, classes, size, f"{layer.name}.{operation}", Cause.TENSOR_COMM, ends, stream="tp",
             micro_batch=m, step=self.step,
+        )  # fmt: skip
+
+    def _hands_out(self, index: int) -> bool:
+        """Whether everybody's columns of a layer's output go back to whose samples they are."""
+        held = self.plan.held
+        return index in held and index + 1 < len(self.layers) and index + 1 not in held
+
+    def _held(self, operation: str, stage: int, elements: float, layer: Layer, m: int, ends: Ends) -> Ends:
+        """Exchange activations, or their gradients, of a layer that ranks hold by parts."""
+        size, family = elements * self.plan.local_samples * self.bytes, f"held_{operation}"
+        if operation != "all_to_all":  # of all ranks together
+            size *= self.plan.gradient_span()[0]
+            family = self.plan.family_of(family, operation, size)
+        return self.emitter.collective(
+            family, self.emitter.stage_classes[stage], size, f"{layer.name}.{operation}", Cause.TENSOR_COMM,
+            ends, stream="held", micro_batch=m, step=self.step,
         )  # fmt: skip
 
     def _expert(self, stage: int, layer: Layer, m: int, ends: Ends, part: str) -> Ends:

@@ -43,6 +43,7 @@ Schedule = Literal[
 ]  # fmt: skip
 Recompute = Literal["none", "selective", "full"]
 SufficientFactors = Literal["never", "cheaper", "always"]
+ActivationExchange = Literal["never", "cheaper", "always"]
 Fusion = Literal["none", "size", "time", "merge_plan"]
 TransferOrder = Literal["fifo", "priority_layer", "critical_path"]
 Negotiation = Literal["none", "coordinator", "hier_coordinator"]
@@ -123,6 +124,13 @@ class Strategy(Spec):
         description=(
             "fully connected layers send their gradient's factors, samples x (rows + columns) numbers, to "
             "all ranks: never, where that is fewer bytes than an all-reduce, or always (D4)"
+        ),
+    )
+    activation_exchange: ActivationExchange = Field(
+        "never",
+        description=(
+            "fully connected layers are held by parts across data parallel ranks, which exchange activations "
+            "instead of gradients: never, where that is fewer bytes than an all-reduce, or always (D4)"
         ),
     )
     offload_optimizer: bool = Field(

@@ -65,7 +65,8 @@ PARALLEL: dict[str, list[Any]] = {
 COLLECTIVE = {
     "state": ["replicated", "zero1", "zero2", "zero3"],
     "shard_ranks": [None, None, 2],
-    "sufficient_factors": ["never", "cheaper", "always"],
+    "sufficient_factors": ["never", "never", "cheaper", "always"],
+    "activation_exchange": ["never", "never", "cheaper", "always"],
     "offload_optimizer": [False, False, True],
     "reshard_after_forward": [True, False],
     "collective": ["auto", "ring", "tree", "halving_doubling", "hierarchical", "direct"],

@@ -41,6 +41,29 @@ REFUSED: list[Case] = [
         "be never unless replicas sum uncompressed gradients",
         cnn(),
     ),
+    Case(
+        "exchange-layers",
+        {"activation_exchange": "always"},
+        "activation_exchange",
+        "be never, as moe has no fully connected layer",
+        moe(),
+        advice="Try never.",
+    ),
+    *(
+        Case(
+            "exchange-barrier",
+            {"activation_exchange": "cheaper", **other},
+            "activation_exchange",
+            "be never unless replicas sum the gradients of every step",
+            cnn(),
+        )
+        for other in (
+            {"state": "zero1"},
+            {"state": "ps_dedicated", "synchronization": "asp"},
+            {"synchronization": "local", "local_steps": 4},
+            {"sufficient_factors": "always"},
+        )
+    ),
     Case("shard-group", {"shard_ranks": 4}, "shard_ranks", "be absent while state is replicated. Got 4."),
     Case(
         "shard-group",

@@ -401,7 +401,7 @@ class StateLowering(ABC):
         workload, seconds = self.plan.workload, {}
         for index in classes:
             if workload.optimizer_time is not None:
-                share = elements / max(workload.num_parameters, 1.0)
+                share = elements / max(self.plan.scenario.workload.num_parameters, 1.0)
                 seconds[index] = workload.optimizer_time * share * self._update_speed(index)
                 continue
             device = self.plan.device_of_rank(int(self.plan.classes.representatives[index]))

@@ -200,6 +200,11 @@ TRAINING: tuple[Dimension, ...] = (
                 "factors of fully connected layers' gradients, samples x (rows + columns), to every rank",
                 {"strategy.sufficient_factors": "always"},
             ),
+            Value(
+                "activation_exchange",
+                "activations of fully connected layers, which data parallel ranks hold by parts",
+                {"strategy.activation_exchange": "always"},
+            ),
             _setting(_UPDATE, "elastic_average", "models against a centre, which both move towards (EASGD)"),
             _setting(_UPDATE, "sma", "corrections towards the average model, beside every step (Crossbow)"),
             _setting(_UPDATE, "gossip_average", "models, averaged with the peers of a graph"),

@@ -9,6 +9,7 @@ RULES = RuleSet()
 
 TO_SERVERS: Overrides = {"strategy.state": "ps_dedicated"}
 TO_REPLICATED: Overrides = {"strategy.state": "replicated"}
+_EXCHANGE = "strategy.activation_exchange"
 
 
 @RULES.refuse("servers-state", "num_servers state", "only parameter server states have servers")
@@ -113,6 +114,44 @@ def factors_have_matrices(c: Context) -> Finding | None:
         return None
     must = f"be never, as {c.workload.name} has no fully connected layer"
     return Finding("strategy.sufficient_factors", must, chosen, ({"strategy.sufficient_factors": "never"},))
+
+
+@RULES.refuse(
+    "exchange-layers",
+    "activation_exchange",
+    "only a fully connected layer is cheap enough to be held by parts for everybody's samples",
+)
+def exchanges_have_matrices(c: Context) -> Finding | None:
+    """Exchange of activations in a model without fully connected layers."""
+    chosen = c.strategy.activation_exchange
+    if chosen == "never" or c.workload_facts.has_fully_connected:
+        return None
+    must = f"be never, as {c.workload.name} has no fully connected layer"
+    return Finding(_EXCHANGE, must, chosen, ({_EXCHANGE: "never"},))
+
+
+@RULES.refuse(
+    "exchange-barrier",
+    "activation_exchange sufficient_factors state synchronization update topology tp cp pp ep",
+    "every rank computes its columns for the samples of all others, in every layer of every step",
+)
+def exchanges_meet_in_every_layer(c: Context) -> Finding | None:
+    """Exchange of activations without a common step, or of layers that are divided already."""
+    strategy = c.strategy
+    together = strategy.synchronization in ("bsp", "delayed") and strategy.update is None
+    together = together and strategy.state == "replicated" and not strategy.has_peers
+    whole = strategy.tp == strategy.cp == strategy.pp == strategy.ep == 1
+    if strategy.activation_exchange == "never" or (
+        together and whole and strategy.sufficient_factors == "never"
+    ):
+        return None
+    return Finding(
+        _EXCHANGE,
+        "be never unless replicas sum the gradients of every step, and divide no layer otherwise",
+        strategy.activation_exchange,
+        ({_EXCHANGE: "never"},),
+        explain=True,
+    )
 
 
 @RULES.refuse(
