@@ -106,6 +106,19 @@ def transfers(state: str, pp: int) -> list[dict[str, Any]]:
     return found
 
 
+def _wire_formats(state: str, fields: dict[str, Any]) -> list[dict[str, Any]]:
+    """Compressors, and switches that aggregate, that go with a state and a collective."""
+    found: list[dict[str, Any]] = [{"compression": name} for name in ("fp8", "qsgd", "vector_quant")]
+    if state == "replicated" and fields.get("collective", "auto") == "auto":
+        found += [{"compression": name} for name in ("onebit", "topk", "powersgd")]
+        found += [{"in_network": name} for name in ("sharp", "atp")]
+    elif fields.get("collective", "auto") != "auto":
+        found = [{"compression": name, "compression_exchange": "requantize"} for name in ("fp8", "topk")]
+    elif state.startswith("ps_"):
+        found += [{"compression": "onebit", "compress_pull": True}]
+    return found
+
+
 @st.composite
 def jobs(draw: st.DrawFn) -> dict[str, Any]:
     """A job that folding may simplify, in every way its ranks can differ."""
@@ -166,6 +179,8 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         )
         fields["chunks"] = 2 if fields["collective"] in ("hierarchical", "bcube") else 1
     fields |= draw(st.sampled_from(transfers(state, fields["pp"])))
+    if fields["ep"] == 1 and draw(st.booleans()):
+        fields |= draw(st.sampled_from(_wire_formats(state, fields)))
     slow = draw(st.sampled_from([{}, {}, {3: 1.3}, {0: 1.1, 5: 1.1}]))
     speed = draw(st.sampled_from([1.0, 0.8]))
     return {"where": where, "slow_ranks": slow, "speed": speed, **fields}

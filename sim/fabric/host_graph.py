@@ -17,6 +17,15 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from sim.fabric.host_stack import (
+    COPY_LATENCY,
+    UNLIMITED,
+    HostStack,
+    Rows,
+    add_processors,
+    stage_peers,
+    stage_ports,
+)
 from sim.spec.host import Host
 
 IntArray = npt.NDArray[np.int64]
@@ -25,6 +34,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 _Adjacency = list[list[tuple[int, int]]]  # node -> (neighbour, link)
 _Path = tuple[int, ...]
+_DIRECT = HostStack()
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +108,14 @@ class _Links:
         self.latency.append(latency)
         self.kind.append(kind)
 
+    def lone(self, name: str, bandwidth: float, latency: float, kind: str) -> int:
+        """A link between no nodes of the description, loaded by both directions."""
+        self.names.append(name)
+        self.capacity.append(bandwidth)
+        self.latency.append(latency)
+        self.kind.append(kind)
+        return len(self.names) - 1
+
 
 def _collect(host: Host) -> _Links:
     links = _Links({}, [], [], [], [])
@@ -110,13 +128,13 @@ def _collect(host: Host) -> _Links:
 
 
 @lru_cache(maxsize=256)
-def host_graph(host: Host) -> HostGraph:
-    """Graph of a host type, cached by content."""
+def host_graph(host: Host, stack: HostStack = _DIRECT) -> HostGraph:
+    """Graph of a host type with a stack, cached by content."""
     links = _collect(host)
     nodes = list(host.nodes)
     memory_node = next((node for node in ("cpu0", "plx0") if node in nodes), "nic0")
     points = [f"gpu{i}" for i in range(host.num_devices)] + [memory_node] + [nic.name for nic in host.nics]
-    paths = _all_paths(host, links, nodes, points)
+    paths = _all_paths(host, links, nodes, points, stack)
     width = max((len(path) for path in paths if path), default=0)
     table = np.full((len(paths), width), -1, np.int64)
     for row, path in enumerate(paths):
@@ -146,7 +164,9 @@ def host_graph(host: Host) -> HostGraph:
     )
 
 
-def _all_paths(host: Host, links: _Links, nodes: list[str], points: list[str]) -> list[_Path | None]:
+def _all_paths(
+    host: Host, links: _Links, nodes: list[str], points: list[str], stack: HostStack
+) -> list[_Path | None]:
     """Path from every attachment point to every other, row-major; None where there is none."""
     number = {name: i for i, name in enumerate(nodes)}
     everything: _Adjacency = [[] for _ in nodes]
@@ -161,7 +181,11 @@ def _all_paths(host: Host, links: _Links, nodes: list[str], points: list[str]) -
     at = [number.get(name, -1) for name in points]
     # A plain host without any links: the device, the memory and the NICs are one point.
     if not host.links and host.num_devices <= 1:
-        return [()] * len(points) ** 2
+        plain = Rows([()] * len(points) ** 2, host.num_devices, len(points))
+        if stack.staged_ports:
+            copy = links.lone("copy", stack.memory, COPY_LATENCY, "memory")
+            stage_ports(plain, lambda a, b: (copy,))
+        return _processed(plain, links, stack)
     rows: list[_Path | None] = []
     for source in at:
         found = _best_paths(everything, links.capacity, source, passable)
@@ -173,8 +197,48 @@ def _all_paths(host: Host, links: _Links, nodes: list[str], points: list[str]) -
                 found[target] = switched[target] or relay or found[target]
             found[source] = ()
         rows += [found[target] for target in at]
+    table = Rows(rows, host.num_devices, len(points))
+    if stack.has_copies:
+        processors = [i for i, name in enumerate(nodes) if name.startswith("cpu")]
+        copy = links.lone("copy", stack.memory, COPY_LATENCY, "memory")
+        near = _Memory(everything, links.capacity, passable, at, processors or [at[host.num_devices]], copy)
+        if stack.staged_ports:
+            stage_ports(table, lambda a, b: near.detour(a, b, device=min(a, b)))
+        if stack.staged_peers:
+            stage_peers(table, lambda a, b: near.detour(a, b, device=a), lambda i: links.kind[i] == "nvlink")
     _forward(rows, host, links, len(points))
-    return rows
+    return _processed(table, links, stack)
+
+
+def _processed(rows: Rows, links: _Links, stack: HostStack) -> list[_Path | None]:
+    """Paths with the processors in front of all ports."""
+    if stack.has_processing:
+        rate = min(stack.processors, UNLIMITED)
+        add_processors(rows, links.lone("processors", rate, stack.latency, "processor"))
+    return rows.paths
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Ways through the memory next to a device: of the processor least hops away."""
+
+    adjacency: _Adjacency
+    capacity: list[float]
+    passable: list[bool]
+    at: list[int]
+    candidates: list[int]
+    copy: int
+
+    def detour(self, a: int, b: int, *, device: int) -> _Path | None:
+        """From one attachment point to the memory next to ``device`` and on to another."""
+        out = _best_paths(self.adjacency, self.capacity, self.at[device], self.passable)
+        reached = [(len(path), node) for node in self.candidates if (path := out[node]) is not None]
+        if not reached:
+            return None
+        memory = min(reached)[1]
+        there = _best_paths(self.adjacency, self.capacity, self.at[a], self.passable)[memory]
+        back = _best_paths(self.adjacency, self.capacity, memory, self.passable)[self.at[b]]
+        return None if there is None or back is None else (*there, self.copy, *back)
 
 
 def _forward(rows: list[_Path | None], host: Host, links: _Links, width: int) -> None:

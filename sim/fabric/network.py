@@ -18,6 +18,7 @@ import numpy.typing as npt
 from sim.errors import InputError
 from sim.fabric.builders import Ports, Wiring, build_wiring
 from sim.fabric.host_graph import host_graph
+from sim.fabric.host_stack import HostStack
 from sim.fabric.routes import (
     FloatArray,
     HostTables,
@@ -35,6 +36,7 @@ from sim.fabric.routes import (
 from sim.spec.calibration import Calibration
 from sim.spec.cluster import Cluster
 from sim.spec.host import Host
+from sim.wire.transports import TRANSPORTS
 
 if TYPE_CHECKING:
     import networkx
@@ -68,7 +70,7 @@ class Network:
         self.host_kind = np.array(
             [*cluster.host_type_of, *[len(cluster.host_types)] * num_server_hosts], np.int64
         )
-        self._graphs = tuple(host_graph(host) for host in self.host_types)
+        self._graphs = tuple(host_graph(host, HostStack.of(cluster, host)) for host in self.host_types)
         self._types = HostTables.of(self._graphs)
         self._number_devices()
         self._number_links()
@@ -100,7 +102,9 @@ class Network:
         self.forwards = fabric.rail_forwarding or fabric.kind in ("rail_only", "multi_plane")
         self.wiring: Wiring = build_wiring(fabric, self.ports)
         wired = len(self.wiring.capacity)
-        self.link_capacity: FloatArray = np.concatenate([*self._tiled("capacity"), self.wiring.capacity])
+        transport = TRANSPORTS.get(self.cluster.protocol or "")
+        carried = self.wiring.capacity * (transport.goodput if transport else 1.0)
+        self.link_capacity: FloatArray = np.concatenate([*self._tiled("capacity"), carried])
         self.link_latency: FloatArray = np.concatenate([*self._tiled("latency"), self.wiring.latency])
         self.link_members: IntArray = np.concatenate(
             [np.ones(self._num_host_links, np.int64), self.wiring.members]
@@ -167,7 +171,8 @@ class Network:
         factors = []
         for kind in self.link_kinds:
             key = "nic" if kind == "fabric" and "fabric" not in calibration.link else kind
-            factors.append(calibration.value("link", key, "bandwidth_efficiency"))
+            stated = kind != "processor"  # its rate is what processors attain
+            factors.append(calibration.value("link", key, "bandwidth_efficiency") if stated else 1.0)
         effective: FloatArray = self.link_capacity * np.array(factors)[self.link_kind_code]
         return effective
 

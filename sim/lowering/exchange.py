@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.lowering.buckets import Bucket
+from sim.lowering.switches import Part, in_switches
 from sim.models.compression import encode_seconds, requantise_passes, work_seconds
 from sim.spec import Device
 from sim.wire.compressor import Message
@@ -22,26 +23,6 @@ IntArray = npt.NDArray[np.int64]
 
 if TYPE_CHECKING:
     from sim.lowering.plan import Plan
-
-
-@dataclass(frozen=True)
-class Part:
-    """One collective of a bucket's exchange.
-
-    Attributes
-    ----------
-    operation, algorithm : str
-        As in ``sim.models.collectives``.
-    size : float
-        Bytes in the meaning of nccl-tests.
-    latency : float
-        Seconds of decoding, adding and encoding on the way.
-    """
-
-    operation: str
-    algorithm: str
-    size: float
-    latency: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +44,10 @@ class Exchange:
 
     def parts(self, bucket: Bucket) -> tuple[Part, ...]:
         """Collectives that exchange a bucket, one after another."""
-        return tuple(self._part(bucket, message) for message in self.plan.encoding.messages(bucket))
+        messages = self.plan.encoding.messages(bucket)
+        if self.plan.strategy.in_network != "none":
+            return tuple(part for message in messages for part in in_switches(self.plan, bucket, message))
+        return tuple(self._part(bucket, message) for message in messages)
 
     def pieces(self, bucket: Bucket) -> int:
         """Encoded contributions that a rank decodes for each element it needs."""

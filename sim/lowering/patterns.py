@@ -154,6 +154,11 @@ class PhaseLoads:
         mine = order[starts[group] : starts[group + 1]]
         return self.load_link[mine], self.load_coefficient[mine]
 
+    def round_trip(self, group: int) -> float:
+        """Seconds of all steps of the phase without bytes: a round trip, where they are one."""
+        flows = slice(self.flow_offsets[group], self.flow_offsets[group + 1])
+        return float(self.phase.steps * np.max(self.flow_latency[flows], initial=0.0))
+
     def wire(self, group: int) -> float:
         """Longest latency of a way of the group, without the library."""
         flows = slice(self.flow_offsets[group], self.flow_offsets[group + 1])
@@ -195,6 +200,8 @@ class Family:
         The collective that is sent as messages of the phases; empty: the phases follow one another.
     collective : (str, str)
         Operation and algorithm, where a library runs it as one; empty for any other traffic.
+    windows : tuple of float
+        Bytes of an elementary flow that may be on their way at a time, one per phase; empty: any number.
     loads : sequence of PhaseLoads
         Filled by :meth:`Router.load`.
     """
@@ -206,6 +213,7 @@ class Family:
     marks: FloatArray | None = None
     operation: str = ""
     collective: tuple[str, str] = ("", "")
+    windows: tuple[float, ...] = ()
     loads: tuple[PhaseLoads, ...] = ()
 
     @property

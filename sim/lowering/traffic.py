@@ -103,19 +103,21 @@ class Traffic:
         marks: FloatArray | None = None,
         operation: str = "",
         collective: tuple[str, str] = ("", ""),
+        windows: tuple[float, ...] = (),
     ) -> None:
         """Add a family of groups; see :meth:`Router.family`.
 
         ``operation`` names a collective that the library sends as messages of these phases. Any other message
         is a rendezvous where the library makes it one: a note one way, then the data. ``collective`` is the
-        operation and algorithm of what an NCCL-like library runs as one kernel.
+        operation and algorithm of what an NCCL-like library runs as one kernel. ``windows`` bound the bytes
+        of a flow on their way, phase by phase.
         """
         if self.messages and not operation:
             phases = [replace(phase, steps=2 * phase.steps) for phase in phases]
         family = self.router.family(
             name, groups, phases, algorithm=algorithm, asymmetric=asymmetric, marks=marks
         )
-        self.families[name] = replace(family, operation=operation, collective=collective)
+        self.families[name] = replace(family, operation=operation, collective=collective, windows=windows)
 
     def request_collective(
         self,

@@ -10,6 +10,7 @@ from typing import Any
 from sim.graph.builder import Edge, Ends, GraphBuilder
 from sim.graph.execution import Cause, Discipline, LinkTable, TaskKind
 from sim.lowering.library import Timing
+from sim.lowering.patterns import Family
 from sim.lowering.traffic import Traffic
 from sim.models import gloo
 
@@ -255,7 +256,7 @@ class TransferEmitter:
             if library is not None and routed.collective[0]:
                 table.timing[key] = library.timing(routed, table.representative[group], phase, size)
             else:
-                table.timing[key] = Timing(*routed.loads[phase].timing(table.representative[group], size))
+                table.timing[key] = _windowed(routed, table.representative[group], phase, size)
         return table.timing[key]
 
     def collectives(self) -> list[dict[str, Any]]:
@@ -294,3 +295,12 @@ class TransferEmitter:
 def _merge(lists: Iterable[Iterable[Edge]]) -> list[Edge]:
     """All edges once each, in order."""
     return list(dict.fromkeys(chain.from_iterable(lists)))
+
+
+def _windowed(family: Family, group: int, phase: int, size: float) -> Timing:
+    """Timing of a phase; with a window the rate is at most what is on its way, over one round trip."""
+    loads = family.loads[phase]
+    latency, flow_bytes = loads.timing(group, size)
+    trip = loads.round_trip(group)
+    cap = family.windows[phase] / trip if family.windows and trip > 0 else float("inf")
+    return Timing(latency, flow_bytes, cap)

@@ -14,6 +14,8 @@ steps are gone.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from sim.models.phase import FloatArray, IntArray, Phase, Plan, equal_flows
@@ -78,3 +80,26 @@ def switch_tree(op: str, dims: tuple[int, ...], child: IntArray, parent: IntArra
     dst = np.concatenate([inside, down, up])
     relative: FloatArray = np.concatenate([np.ones(len(ranks)), np.full(2 * len(up), 0.5 / per_host)])
     return (Phase(src, dst, relative, 1.0, 2 + 2 * depth, 0, op),)
+
+
+def aggregated(n: int, dims: tuple[int, ...] | None, *, steps: int, payload: float) -> Plan:
+    """An all-reduce by :func:`in_fabric` as packets of a given payload, after a round trip of ``steps``.
+
+    Parameters
+    ----------
+    n, dims
+        Ranks; devices of a host, hosts.
+    steps : int
+        Latencies of a round trip through the switches.
+    payload : float
+        Part of the bytes on the wire that is gradients.
+    """
+    return tuple(
+        replace(phase, fraction=phase.fraction / payload, steps=steps) if crosses(phase) else phase
+        for phase in in_fabric("all_reduce", n, dims)
+    )
+
+
+def crosses(phase: Phase) -> bool:
+    """Whether a phase of :func:`in_fabric` goes through the fabric."""
+    return phase.operation == "all_reduce"

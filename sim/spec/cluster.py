@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -13,6 +14,8 @@ from sim.spec.fabric import Fabric
 from sim.spec.host import Host, Storage
 
 MAX_HOSTS = 1_000_000
+PROCESSOR_PROTOCOLS = ("dpdk", "tcp")
+Protocol = Literal["rdma_ib", "roce_v2", "iwarp", "dpdk", "tcp"]
 
 
 class HostGroup(Spec):
@@ -64,6 +67,22 @@ class Cluster(CatalogSpec):
         description="how hosts talk, a key of a calibration's links: verbs (InfiniBand, RoCE), efa, "
         "slingshot, tcp, tcpx, tcpxo",
     )
+    protocol: Protocol | None = Field(
+        None,
+        description="what messages between hosts cost beside links: headers, processor time per byte, "
+        "latency (D9); nothing that the calibration does not say if absent",
+    )
+    protocol_cores: int = Field(
+        1, ge=1, description="processor cores per network port that move bytes, for tcp and dpdk"
+    )
+    gpudirect_rdma: bool | None = Field(
+        None,
+        description="network ports read device memory; false: every byte is copied through host memory; if "
+        "absent, true unless the protocol is one of processors (tcp, dpdk)",
+    )
+    gpudirect_p2p: bool = Field(
+        True, description="devices without NVLink reach each other over PCIe; false: through host memory"
+    )
     server_host: str | Host | None = Field(
         None,
         description="machine of dedicated parameter servers; the first host without its devices if absent",
@@ -87,6 +106,13 @@ class Cluster(CatalogSpec):
         if self.hosts and self.num_hosts not in (None, total):
             refuse(f"equal the sum of the groups ({total})", self.num_hosts, field="num_hosts")
         return self
+
+    @property
+    def uses_gpudirect_rdma(self) -> bool:
+        """Whether network ports read and write device memory."""
+        return (
+            self.protocol not in PROCESSOR_PROTOCOLS if self.gpudirect_rdma is None else self.gpudirect_rdma
+        )
 
     @property
     def is_resolved(self) -> bool:

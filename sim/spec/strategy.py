@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sim.spec.base import Bytes, Seconds, Spec
+from sim.spec.base import Bytes, Fraction, Seconds, Spec
 
 Synchronization = Literal[
     "bsp",
@@ -55,6 +55,8 @@ Compression = Literal[
 ]  # fmt: skip
 CompressionExchange = Literal["auto", "all_gather", "requantize"]
 CompressionEngine = Literal["device", "nic"]
+InNetwork = Literal["none", "sharp", "switchml", "iswitch", "atp", "daiet"]
+SwitchNumbers = Literal["auto", "int32", "float"]
 Axis = Literal["tp", "cp", "dp", "pp"]
 
 
@@ -225,6 +227,16 @@ class Strategy(Spec):
     )
     compression_engine: CompressionEngine = Field(
         "device", description="who encodes and decodes; nic: network cards, at line rate"
+    )
+    in_network: InNetwork = Field("none", description="switches that add up gradients (D10)")
+    switch_slots: int | None = Field(
+        None, ge=1, description="slots of the switch that this job has; as published if absent"
+    )
+    switch_numbers: SwitchNumbers = Field(
+        "auto", description="what switches add; auto: 32-bit integers where they know nothing else"
+    )
+    switch_fallback: Fraction = Field(
+        0, description="share of the gradients that finds no slot and is summed by end hosts (atp)"
     )
     compress_pull: bool = Field(
         False, description="parameter servers answer with the encoded sum of gradients instead of parameters"

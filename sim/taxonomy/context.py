@@ -104,6 +104,13 @@ class ClusterFacts:
         Whether its places are devices and not hosts.
     counts_exchanges : bool
         Whether all-to-all loads follow from counts (``Fabric.counts_exchanges``).
+    fabric_kind : str
+        ``Fabric.kind``.
+    rack_hosts : int
+        Hosts, the first ones, that hang on one switch.
+    protocol : str or None
+    gpudirect_rdma : bool or None
+        As the cluster states them.
     """
 
     num_devices: int
@@ -119,6 +126,10 @@ class ClusterFacts:
     torus: tuple[int, ...] = ()
     torus_of_devices: bool = False
     counts_exchanges: bool = True
+    fabric_kind: str = "single_switch"
+    rack_hosts: int = 0
+    protocol: str | None = None
+    gpudirect_rdma: bool | None = None
 
     @classmethod
     @lru_cache(maxsize=64)
@@ -148,6 +159,10 @@ class ClusterFacts:
             torus=cluster.fabric.torus_extents(places),
             torus_of_devices=of_devices,
             counts_exchanges=cluster.fabric.counts_exchanges,
+            fabric_kind=cluster.fabric.kind,
+            rack_hosts=_rack_hosts(cluster),
+            protocol=cluster.protocol,
+            gpudirect_rdma=cluster.gpudirect_rdma,
         )
 
     @property
@@ -168,6 +183,15 @@ class ClusterFacts:
         """
         ends = np.cumsum(self.devices_of_host)
         return np.searchsorted(ends, ranks, side="right")
+
+
+def _rack_hosts(cluster: Cluster) -> int:
+    """Hosts below the first switch; as many as fill half of a 64-port leaf if the fabric does not say."""
+    fabric = cluster.fabric
+    if fabric.kind == "single_switch":
+        return len(cluster.devices_per_host)
+    ports = max((len(host.nics) for host in cluster.host_types), default=1)
+    return (fabric.hosts_per_leaf or max(1, 32 // ports)) if fabric.kind == "leaf_spine" else 1
 
 
 def nvlink_domain(host: Host) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from sim.errors import InputError
 from sim.spec.cluster import Cluster
@@ -94,8 +95,8 @@ def _settling(context: Context, broken: Rule, finding: Finding, ids: frozenset[s
 
 
 def apply(context: Context, overrides: Overrides) -> Context:
-    """A context with dotted fields ``strategy.*`` and ``workload.*`` changed."""
-    changes: dict[str, dict[str, object]] = {"strategy": {}, "workload": {}}
+    """A context with dotted fields ``strategy.*``, ``workload.*`` and ``cluster.*`` changed."""
+    changes: dict[str, dict[str, Any]] = {"strategy": {}, "workload": {}, "cluster": {}}
     for name, value in overrides.items():
         owner, field = name.split(".")
         changes[owner][field] = value
@@ -103,6 +104,7 @@ def apply(context: Context, overrides: Overrides) -> Context:
         context,
         strategy=context.strategy.model_copy(update=changes["strategy"]),
         workload=context.workload.model_copy(update=changes["workload"]),
+        cluster=replace(context.cluster, **changes["cluster"]),
     )
 
 

@@ -8,6 +8,7 @@ from tests.rule_cases import (
     collective,
     compression,
     degrees,
+    network,
     pipeline,
     schedule,
     state,
@@ -16,7 +17,18 @@ from tests.rule_cases import (
 )
 from tests.rule_cases.case import Case
 
-_GROUPS = (batch, collective, compression, degrees, pipeline, schedule, state, synchronization, transfers)
+_GROUPS = (
+    batch,
+    collective,
+    compression,
+    degrees,
+    network,
+    pipeline,
+    schedule,
+    state,
+    synchronization,
+    transfers,
+)
 REFUSED = [case for group in _GROUPS for case in group.REFUSED]
 REFUSED += [Case(*case) for case in (*sync_cases.REFUSED, *data_cases.REFUSED)]
 WARNED = [case for group in _GROUPS for case in group.WARNED]

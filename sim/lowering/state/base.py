@@ -14,6 +14,7 @@ from sim.lowering.emitter import Emitter
 from sim.lowering.exchange import Exchange, decoding_seconds, encoding_seconds
 from sim.lowering.plan import Plan
 from sim.lowering.scheduling import negotiation_seconds
+from sim.lowering.switches import SWITCHES, request_switches
 from sim.models.compute import optimizer_time, step_overhead
 from sim.spec import Device
 
@@ -70,8 +71,12 @@ class StateLowering(ABC):
         strategy = plan.strategy
         found = {(b.expert, part.operation, part.algorithm) for b in buckets for part in exchange.parts(b)}
         for expert, operation, algorithm in sorted(found):
+            family = exchange_family(operation, algorithm, expert)
+            if algorithm == SWITCHES:
+                request_switches(plan, family, exchange.groups(expert=expert))
+                continue
             plan.request_collective(
-                exchange_family(operation, algorithm, expert),
+                family,
                 exchange.groups(expert=expert),
                 operation,
                 algorithm,

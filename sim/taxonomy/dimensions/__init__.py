@@ -6,12 +6,15 @@ import difflib
 
 from sim.errors import InputError
 from sim.taxonomy.dimensions.data import DATA
+from sim.taxonomy.dimensions.network import NETWORK
 from sim.taxonomy.dimensions.training import TRAINING
 from sim.taxonomy.dimensions.value import Dimension, Value
 
 __all__ = ["DIMENSIONS", "Dimension", "Value", "dimension", "table"]
 
-DIMENSIONS: tuple[Dimension, ...] = tuple(sorted((*TRAINING, *DATA), key=lambda each: int(each.id[1:])))
+DIMENSIONS: tuple[Dimension, ...] = tuple(
+    sorted((*TRAINING, *DATA, *NETWORK), key=lambda each: int(each.id[1:]))
+)
 
 
 def dimension(name: str) -> Dimension:
