@@ -186,10 +186,15 @@ class ClusterFacts:
 
 
 def _rack_hosts(cluster: Cluster) -> int:
-    """Hosts below the first switch; as many as fill half of a 64-port leaf if the fabric does not say."""
+    """Hosts below the first switch, or below the first switch of each rail.
+
+    As many as fill half of a 64-port leaf if the fabric does not say, as its builder.
+    """
     fabric = cluster.fabric
     if fabric.kind == "single_switch":
         return len(cluster.devices_per_host)
+    if fabric.kind == "rail_optimized":
+        return fabric.hosts_per_leaf or 32
     ports = max((len(host.nics) for host in cluster.host_types), default=1)
     return (fabric.hosts_per_leaf or max(1, 32 // ports)) if fabric.kind == "leaf_spine" else 1
 
