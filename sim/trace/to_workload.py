@@ -323,6 +323,8 @@ def _workload(
     samples: int,
 ) -> Workload:
     layers = tuple(Layer(block=group.block, **group.parts) for group in groups)
+    if not layers:
+        raise InputError("trace", "hold forward operators that are layers", "none", hint="Give a whole step.")
     kinds = {layer.kind for layer in layers}
     family = "cnn" if "conv" in kinds else ("transformer" if structure is not None else "mlp")
     first = next((o for o in rank.operators if _weighted(o)), rank.operators[0])
