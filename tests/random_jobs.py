@@ -73,7 +73,7 @@ CLUSTERS = {
     "torus": resolved([(plain_host(1e10), 8)], kind="torus", dims=(4, 3)),
     "mixed": resolved([(switched_host(4, 2), 1), (plain_host(1e10, 2e-6), 4)], **SPINE),
 }
-STATES = ["replicated", "zero1", "zero2", "zero3", "local", "ps_dedicated", "ps_colocated"]
+STATES = ["replicated", "zero1", "zero2", "zero3", "local", "ps_dedicated", "ps_colocated", "ps_mixed"]
 
 
 _TWO = {"pp": 2, "micro_batch_size": 1}

@@ -73,7 +73,7 @@ def _unpriced_servers(plan: Plan) -> list[str]:
     """Dedicated parameter servers of a machine without a price cost nothing: that must not pass silently."""
     cluster = plan.cluster
     priced = any(device.price_per_hour for device in cluster.device_types)
-    if plan.strategy.state != "ps_dedicated" or not priced or cluster.server_type.price_per_hour:
+    if not plan.strategy.has_server_hosts or not priced or cluster.server_type.price_per_hour:
         return []
     return [
         f"price leaves out the {plan.num_servers} server machine(s): {cluster.server_type.name} has no "

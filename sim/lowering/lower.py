@@ -107,7 +107,7 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
     ]
     used_hosts = range(int(plan.network.device_host[ranks - 1]) + 1)
     hosts = [cluster.host_of(host) for host in used_hosts]
-    if strategy.state == "ps_dedicated":
+    if strategy.has_server_hosts:
         hosts += [cluster.server_type] * plan.num_servers
     price = sum(host.price_per_hour for host in hosts) + sum(
         device.price_per_hour * count for device, count in devices

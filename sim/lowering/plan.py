@@ -106,6 +106,19 @@ class Plan(Traffic):
         return self.micro_batch_size / self.strategy.cp
 
     @cached_property
+    def server_shares(self) -> npt.NDArray[np.float64]:
+        """Part of every tensor that each of ``server_endpoints`` serves.
+
+        With k hosts of their own beside n workers' hosts, 2 (n - 1) / (n^2 + k n - 2 k) on each of the k and
+        (n - k) / (n^2 + k n - 2 k) on each of the n load all ports alike (Jiang et al., OSDI 2020, 4.1).
+        """
+        count, k = len(self.server_endpoints), self.num_servers
+        n = count - k
+        if self.strategy.state != "ps_mixed" or n <= 0:
+            return np.full(count, 1 / max(count, 1))
+        return np.repeat([2 * (n - 1), n - k], [k, n]) / (n * n + k * n - 2 * k)
+
+    @cached_property
     def data_path(self) -> DataPath:
         """How long one replica's samples of a step take to load, stage by stage."""
         return data_path(
@@ -512,7 +525,7 @@ def make_plan(scenario: Scenario) -> Plan:
         raise InputError(
             "perturbation.slow_ranks", f"name ranks between 0 and {layout.num_ranks - 1}", unknown[0]
         )
-    dedicated = strategy.state == "ps_dedicated"
+    dedicated = strategy.has_server_hosts
     servers = (strategy.num_servers or 1) if strategy.state.startswith("ps_") else 0
     network = Network.build(cluster, num_server_hosts=servers if dedicated else 0)
     library_times = LibraryTimes.of(network, scenario.calibration)
@@ -532,7 +545,7 @@ def make_plan(scenario: Scenario) -> Plan:
         micro_batches=num_micro_batches(strategy, workload),
         micro_batch_size=micro_batch_size,
         num_servers=servers,
-        server_endpoints=_server_endpoints(network, layout, servers, dedicated=dedicated),
+        server_endpoints=_server_endpoints(network, layout, strategy, servers),
     )
     if parts == 1:
         draft.chunks = [list(range(len(workload.layers)))]
@@ -546,14 +559,16 @@ def make_plan(scenario: Scenario) -> Plan:
     return draft
 
 
-def _server_endpoints(network: Network, layout: Layout, servers: int, *, dedicated: bool) -> IntArray:
+def _server_endpoints(network: Network, layout: Layout, strategy: Strategy, servers: int) -> IntArray:
     """Host memory endpoints of the parameter servers; co-located ones go round the workers' hosts."""
     if not servers:
         return np.zeros(0, np.int64)
-    if dedicated:
+    used = distinct(network.device_host[np.arange(layout.num_ranks)])
+    if strategy.has_server_hosts:
         hosts = np.arange(network.num_hosts, network.num_hosts + servers)
+        if strategy.state == "ps_mixed" and servers < len(used):
+            hosts = np.concatenate([hosts, used])
     else:
-        used = distinct(network.device_host[np.arange(layout.num_ranks)])
         hosts = used[np.arange(servers) * len(used) // servers] if servers <= len(used) else used
     return network.num_devices + hosts
 

@@ -166,7 +166,7 @@ def checkpoint(
     )
     writers = float(hosts)
     if strategy.state.startswith("ps_"):
-        writers = float(strategy.num_servers or 1) if strategy.state == "ps_dedicated" else float(hosts)
+        writers = float(strategy.num_servers or 1) if strategy.has_server_hosts else float(hosts)
     elif not strategy.state.startswith("zero"):
         writers = max(1.0, hosts / replicas)
     host = cluster.host_of(0)

@@ -200,7 +200,7 @@ def _states(
     mixed = element < 4
     level = {"zero1": 1, "zero2": 2, "zero3": 3}.get(strategy.state, 0)
     state = 4.0 * (OPTIMIZER_STATES[workload.optimizer] + mixed) + 4.0 * (gradient_copy and mixed)
-    if strategy.has_servers and not strategy.updates_locally:
+    if strategy.has_servers and not (strategy.updates_locally or strategy.servers_only_sum):
         state = 0.0  # the servers hold it
     if strategy.offload_optimizer:
         state = 0.0  # the host's memory holds it

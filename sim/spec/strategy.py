@@ -32,7 +32,7 @@ LogicalTopology = Literal["auto", "star", "sharded_star", "tree", "full_mesh", "
 PeerGraph = Literal["fixed", "random", "exponential"]
 BARRIER_FREE = frozenset({"ssp", "asp", "soft_sync", "partial_allreduce", "group_hybrid"})
 """Synchronisation rules under which workers have no common step."""
-StatePlacement = Literal["replicated", "zero1", "zero2", "zero3", "ps_dedicated", "ps_colocated"]
+StatePlacement = Literal["replicated", "zero1", "zero2", "zero3", "ps_dedicated", "ps_colocated", "ps_mixed"]
 CollectiveAlgorithm = Literal[
     "auto", "ring", "tree", "halving_doubling", "recursive_doubling", "hierarchical", "torus2d", "direct",
     "blueconnect", "bcube", "binomial_tree", "kary_tree", "packed_trees",
@@ -145,7 +145,12 @@ class Strategy(Spec):
         True, description="ZeRO-3: free gathered parameters after forward and gather them again for backward"
     )
     num_servers: int | None = Field(
-        None, ge=1, description="parameter servers; one per host if co-located and absent, else 1"
+        None,
+        ge=1,
+        description=(
+            "parameter servers; one per host if co-located and absent, else 1; mixed: only those on hosts of "
+            "their own"
+        ),
     )
     synchronization: Synchronization = Field("bsp", description="synchronisation rule (D3)")
     staleness: int = Field(0, ge=0, description="SSP bound s: clocks a worker may be ahead of the slowest")
@@ -295,6 +300,16 @@ class Strategy(Spec):
     def has_servers(self) -> bool:
         """Whether parameters live on servers."""
         return self.state.startswith("ps_")
+
+    @property
+    def has_server_hosts(self) -> bool:
+        """Whether servers have hosts of their own."""
+        return self.state in ("ps_dedicated", "ps_mixed")
+
+    @property
+    def servers_only_sum(self) -> bool:
+        """Whether servers add gradients up and every worker updates its own parameters (BytePS)."""
+        return self.state == "ps_mixed"
 
     @property
     def updates_locally(self) -> bool:

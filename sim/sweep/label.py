@@ -32,6 +32,8 @@ def _locus(strategy: Strategy) -> str:
     collective = "" if strategy.collective == "auto" else f" {strategy.collective.replace('_', '-')}"
     if strategy.state == "ps_dedicated":
         return f"PS x{strategy.num_servers or 1}"
+    if strategy.state == "ps_mixed":
+        return f"PS mixed x{strategy.num_servers or 1}"
     if strategy.state == "ps_colocated":
         return f"PS co-located x{strategy.num_servers}" if strategy.num_servers else "PS co-located"
     if strategy.state in _STATE:

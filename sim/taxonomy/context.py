@@ -16,7 +16,7 @@ from sim.spec.workload import Workload
 from sim.taxonomy.grid import sub_grid
 from sim.taxonomy.schedules import SCHEDULES
 
-PARAMETER_SERVER_STATES = frozenset({"ps_dedicated", "ps_colocated"})
+PARAMETER_SERVER_STATES = frozenset({"ps_dedicated", "ps_colocated", "ps_mixed"})
 SHARDED_STATES = frozenset({"zero1", "zero2", "zero3"})
 
 
@@ -154,6 +154,9 @@ class ClusterFacts:
             has_processors={
                 "ps_dedicated": cluster.server_type.cpu_device is not None,
                 "ps_colocated": all(host.cpu_device is not None for host in cluster.host_types),
+                "ps_mixed": all(
+                    host.cpu_device is not None for host in (cluster.server_type, *cluster.host_types)
+                ),
             },
             library=cluster.library,
             torus=cluster.fabric.torus_extents(places),

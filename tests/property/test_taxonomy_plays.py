@@ -74,7 +74,7 @@ COLLECTIVE = {
 }
 LOCAL = {"synchronization": ["local"], "local_steps": [1, 3], "collective": ["auto", "tree", "torus2d"]}
 SERVERS = {
-    "state": ["ps_dedicated", "ps_colocated"],
+    "state": ["ps_dedicated", "ps_colocated", "ps_mixed"],
     "num_servers": [None, 2],
     "synchronization": ["bsp", "ssp", "asp", "backup"],
 }

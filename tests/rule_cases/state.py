@@ -64,6 +64,12 @@ REFUSED: list[Case] = [
             {"sufficient_factors": "always"},
         )
     ),
+    Case(
+        "servers-mixed",
+        {"state": "ps_mixed", "synchronization": "asp"},
+        "state",
+        "not be ps_mixed unless every step sums all gradients",
+    ),
     Case("shard-group", {"shard_ranks": 4}, "shard_ranks", "be absent while state is replicated. Got 4."),
     Case(
         "shard-group",

@@ -20,6 +20,7 @@ STATES: dict[str, type[StateLowering]] = {
     "zero3": FullyShardedState,
     "ps_dedicated": ParameterServerState,
     "ps_colocated": ParameterServerState,
+    "ps_mixed": ParameterServerState,
 }
 
 

@@ -71,6 +71,10 @@ class ParameterServerState(StateLowering):
         self.batches: dict[tuple[str, int, int], tuple[int, int]] = {}
         self.applied: dict[int, list[Edge]] = {}
         self.urgency = 0  # of the bucket that is pushed
+        share = dict(zip(self.plan.server_endpoints.tolist(), self.plan.server_shares, strict=True))
+        representatives, servers = self.plan.classes.representatives, len(share)
+        # What each server holds over the mean of all.
+        self.share = {c: share[int(representatives[c])] * servers for c in emitter.server_classes}
 
     @override
     @classmethod
@@ -79,7 +83,7 @@ class ParameterServerState(StateLowering):
         servers = len(plan.server_endpoints)
         groups = np.column_stack([workers, np.tile(plan.server_endpoints, (len(workers), 1))])
         worker, server = np.zeros(servers, np.int64), np.arange(1, servers + 1)
-        share = np.ones(servers)
+        share = plan.server_shares * servers
         for name, source, target in (("push", worker, server), ("pull", server, worker)):
             phase = Phase(src=source, dst=target, relative=share, fraction=1 / servers, steps=1)
             plan.request(f"ps_{name}", groups, (phase,), asymmetric=True)
@@ -195,10 +199,14 @@ class ParameterServerState(StateLowering):
         }  # fmt: skip
 
     def _behind_pulls(self, stage: int, ends: Ends, needed: list[tuple[int, int]]) -> Ends:
-        return {
+        pulled = {
             index: [*ends.get(index, []), *(self.pulls[index, virtual, bucket] for virtual, bucket in needed)]
             for index in self.emitter.stage_classes[stage]
         }
+        if not (self.strategy.servers_only_sum and needed):
+            return pulled
+        elements = sum(self.buckets(virtual)[bucket].elements for virtual, bucket in needed)
+        return self.apply(stage, 0, elements, pulled)
 
     def buckets(self, virtual: int) -> list[Bucket]:
         """Buckets of a model chunk; a tied embedding that the pipeline cut off is one of the last chunk's."""
@@ -386,8 +394,10 @@ class ParameterServerState(StateLowering):
         """Optimiser on the slice: read gradient, read and write parameter and each state (fp32).
 
         Averages of models read the sum and the parameter and write it; an outer optimiser has a momentum too.
-        A server that answers with encoded sums encodes one.
+        A server that answers with encoded sums encodes one; one that only sums has nothing else to do.
         """
+        if self.strategy.servers_only_sum:
+            return 0.0
         states = OPTIMIZER_STATES[self.plan.workload.optimizer]
         passes = SERVER_PASSES.get(self.strategy.update_semantics, 1.0 + 2 * (1 + states))
         traffic = FP32 * passes
@@ -402,7 +412,7 @@ class ParameterServerState(StateLowering):
     def _own_update(self, bucket: Bucket, label: str, index: int, push: int) -> list[int]:
         seconds = self._update_seconds(bucket) * self.emitter.multiplicity(index)
         return [
-            self._server_task(server, f"{label}.update", seconds, [push])
+            self._server_task(server, f"{label}.update", seconds * self.share[server], [push])
             for server in self.emitter.server_classes
         ]
 
@@ -419,9 +429,10 @@ class ParameterServerState(StateLowering):
                     self.builder.counter(f"{label}.applied", per_iteration=False),
                 )
             arrived, applied = self.batches[label, server, shard]
-            summed = self._server_task(server, f"{label}.sum", self._sum_seconds(bucket), [push])
+            adding, updating = self._sum_seconds(bucket), self._update_seconds(bucket)
+            summed = self._server_task(server, f"{label}.sum", adding * self.share[server], [push])
             self.builder.add(summed, arrived)
-            update = self._server_task(server, f"{label}.update", self._update_seconds(bucket), [summed])
+            update = self._server_task(server, f"{label}.update", updating * self.share[server], [summed])
             self.builder.skip_unless_last(update, size, ticket=summed)
             self.builder.add(update, applied)
             answer = self.builder.control(
@@ -440,14 +451,15 @@ class ParameterServerState(StateLowering):
             arrived = self.builder.counter(f"{label}.arrived")
             for index, push in pushed.items():
                 count = self.emitter.multiplicity(index)
-                summed = self._server_task(server, f"{label}.sum", self._sum_seconds(bucket) * count, [push])
+                adding = self._sum_seconds(bucket) * count * self.share[server]
+                summed = self._server_task(server, f"{label}.sum", adding, [push])
                 if updated >= 0:  # a dropped push is not summed
                     self.builder.share_skip(summed, push)
                 self.builder.add(summed, arrived, count)
             row = self.emitter.device_row[server]
             stream = self.builder.stream(row, "server", discipline=Discipline.ARRIVAL)
             update = self.builder.compute(
-                row, self._update_seconds(bucket, tensor_shards), f"{label}.update",
+                row, self._update_seconds(bucket, tensor_shards) * self.share[server], f"{label}.update",
                 Cause.OPTIMIZER, streams=(stream,),
                 closes_update=bucket.index == 0 and server == self.emitter.server_classes[0],
             )  # fmt: skip
@@ -463,7 +475,7 @@ class ParameterServerState(StateLowering):
 def server_memory_bandwidth(plan: Plan) -> float:
     """Bytes/s at which a server streams its memory: its processors' bandwidth times the achieved share."""
     cluster = plan.cluster
-    host = cluster.server_type if plan.strategy.state == "ps_dedicated" else cluster.host_of(0)
+    host = cluster.server_type if plan.strategy.has_server_hosts else cluster.host_of(0)
     if host.cpu_device is None:
         raise InputError("host.cpu_device", "name the processors of a host that serves parameters", host.name)
     efficiency = plan.calibration.value("device", host.cpu_device, "memory_efficiency")

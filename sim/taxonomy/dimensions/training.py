@@ -112,6 +112,13 @@ TRAINING: tuple[Dimension, ...] = (
                 "parameter servers share hosts and network ports with workers",
                 "strategy.num_servers",
             ),
+            _setting(
+                _STATE,
+                "ps_mixed",
+                "hosts of their own and the workers' hosts sum gradients in the shares that load all ports "
+                "alike; workers update (BytePS)",
+                "strategy.num_servers",
+            ),
             Value(
                 "central_hierarchical",
                 "workers of a group reduce first, one of each talks to the servers",

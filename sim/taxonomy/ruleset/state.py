@@ -86,6 +86,25 @@ def servers_serve_equal_workers(c: Context) -> Finding | None:
     )
 
 
+@RULES.refuse(
+    "servers-mixed",
+    "state synchronization update",
+    "servers that only sum know no parameters: workers update once everybody's gradients have been added",
+)
+def summing_servers_wait_for_all(c: Context) -> Finding | None:
+    """Summing servers without a barrier, or for something else than gradients."""
+    strategy = c.strategy
+    if not strategy.servers_only_sum or (
+        strategy.synchronization in ("bsp", "delayed") and strategy.update_semantics == "gradient_sum"
+    ):
+        return None
+    other = {"strategy.state": "ps_dedicated"}
+    return Finding(
+        "strategy.state", "not be ps_mixed unless every step sums all gradients", strategy.state,
+        (other, {"strategy.synchronization": "bsp", "strategy.update": None}), explain=True,
+    )  # fmt: skip
+
+
 @RULES.refuse("servers-processors", "state", "a server sums gradients at the speed of its processors' memory")
 def servers_have_processors(c: Context) -> Finding | None:
     """A parameter server on a host that does not say which processors it has."""
