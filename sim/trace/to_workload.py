@@ -148,6 +148,9 @@ class _Shaped:
         self.per_pass = batch or _batch(self.operators)
         self.samples = self.per_pass * self.passes
         groups = _groups(self.operators, self.per_pass)
+        if not groups:
+            got = ", ".join(sorted({o.name for o in self.operators})[:4])
+            raise InputError("trace", "hold operators whose shapes make a layer", got)
         self.groups = merge_attention(groups, self.operators, self.per_pass)
         self.structure = annotate(self.groups)
         if self.structure is None:
@@ -323,8 +326,6 @@ def _workload(
     samples: int,
 ) -> Workload:
     layers = tuple(Layer(block=group.block, **group.parts) for group in groups)
-    if not layers:
-        raise InputError("trace", "hold forward operators that are layers", "none", hint="Give a whole step.")
     kinds = {layer.kind for layer in layers}
     family = "cnn" if "conv" in kinds else ("transformer" if structure is not None else "mlp")
     first = next((o for o in rank.operators if _weighted(o)), rank.operators[0])

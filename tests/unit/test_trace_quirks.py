@@ -18,6 +18,7 @@ from sim.trace.info import trace_info
 from sim.trace.read import read
 from sim.trace.replay import replay
 from sim.trace.to_graph import operations_of
+from sim.trace.to_workload import import_workload
 from sim.validate.collectives.load import load_rows
 from tests.trace_samples import (
     BASE_TS,
@@ -440,7 +441,27 @@ def test_7_an_execution_trace_that_kineto_was_joined_into(tmp_path: Path, word: 
     assert result.worst_error < 1e-6
 
 
+@pytest.mark.parametrize("name", ["aten::conv2d", "aten::mm", "aten::embedding"])
+@pytest.mark.parametrize("kernels", [0, 1])
+def test_7_shapes_that_make_no_layer_are_refused(tmp_path: Path, name: str, kernels: int) -> None:
+    events = [operator(name, BASE_TS, 5, **{"Input Dims": [[4], [8]]})]
+    events += [launch(BASE_TS + 1), kernel("a", BASE_TS + 3, 5)] * kernels
+    trace = read([write(tmp_path, kineto(events, world=1))], host=True)
+    with pytest.raises(InputError, match="shapes make a layer"):
+        import_workload(trace, name="x")
+
+
 # ---- 8: nccl-tests --------------------------------------------------------------------------------------
+
+
+def test_8_messages_of_the_library_between_rows(tmp_path: Path) -> None:
+    row = " 1073741824 268435456 float sum -1 10000.0 107.37 201.33 0 9000.0 119.30 223.70 N/A"
+    lines = ["0: # all_reduce_perf", f"0: {row}", "0: node-a:41:60 [0] NCCL INFO Channel 00 : 0 -> 1", "..."]
+    path = tmp_path / "a.log"
+    path.write_text("\n".join([*lines, f"[1,0]<stdout>:{row.replace('1073741824', '1_073_741_824')}"]))
+    rows = load_rows([path])
+    assert {r.size_bytes for r in rows} == {1 << 30}
+    assert {r.case.num_ranks for r in rows if r.case is not None} <= {16}
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
