@@ -240,5 +240,5 @@ CONTEXTS: dict[str, type[ContextLowering]] = {
 
 
 def context_lowering(strategy: Strategy) -> type[ContextLowering] | None:
-    """How a strategy exchanges keys and values; ``None`` if every rank has all of its sequence."""
-    return CONTEXTS[strategy.context_parallelism] if strategy.cp > 1 else None
+    """How a strategy exchanges keys and values; ``None`` if every rank has all of its sequence, or none."""
+    return CONTEXTS.get(strategy.context_parallelism) if strategy.cp > 1 else None

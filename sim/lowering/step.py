@@ -17,6 +17,7 @@ from sim.graph.execution import Cause
 from sim.lowering import offload
 from sim.lowering.context import context_lowering, is_split
 from sim.lowering.emitter import Emitter
+from sim.lowering.halo import Halo
 from sim.lowering.plan import Plan
 from sim.lowering.state.base import StateLowering
 from sim.models.collectives import plan as collective_plan
@@ -41,6 +42,8 @@ def request_families(plan: Plan) -> None:
     context = context_lowering(strategy)
     if context is not None:
         context.request_families(plan)
+    if strategy.is_spatial:
+        Halo.request_families(plan)
     if strategy.folds_experts:
         request_experts(plan)
     if strategy.offload_optimizer:
@@ -127,6 +130,7 @@ class StepLowering:
         self.sent: dict[int, Ends] = {}
         context = context_lowering(self.strategy)
         self.context = context(emitter) if context else None
+        self.halo = Halo(emitter) if self.strategy.is_spatial else None
         self.attends = [context is not None and is_split(layer) for layer in self.layers]
         self.shared_input = [_shared_input(layer) for layer in self.layers]
         # Steps by which each forward is ahead of its period, by (model chunk, micro-batch).
@@ -315,6 +319,8 @@ class StepLowering:
         if layer.expert_elements:
             ends = self._expert(stage, layer, m, ends, "dispatch")
             yield
+        if self.halo:
+            ends = self.halo.exchange(stage, index, "halo", ends, micro_batch=m, step=self.step)
         if index in self.plan.held:
             ends = self._held("all_gather", stage, layer.input_elements, layer, m, ends)
         costs = {c: self.emitter.cost(c) for c in classes}
@@ -408,8 +414,10 @@ class StepLowering:
         held = index in self.plan.held
         if not (self.strategy.tp > 1 and shared) and not layer.expert_elements and not held:
             both = {c: inputs[c] + weights[c] for c in classes}
-            ends = self.emitter.compute(classes, both, name, Cause.BACKWARD, ends, **options)
-            return ends, ends
+            done = ends = self.emitter.compute(classes, both, name, Cause.BACKWARD, ends, **options)
+            if self.halo and index:  # nobody needs the gradient of an image
+                ends = self.halo.exchange(stage, index, "halo.backward", ends, **options)
+            return ends, done
         again = ends
         if gathers:  # only a shard of the input was kept; it is gathered again beside the input gradients
             again = self._tensor("all_gather", stage, shared, layer, m, ends)
@@ -419,7 +427,7 @@ class StepLowering:
             yield
             ends = self._expert(stage, layer, m, ends, "dispatch.backward")
             yield
-        if held and any(inputs.values()):
+        if held and index:
             ends = self._held("reduce_scatter", stage, layer.input_elements, layer, m, ends)
         ends = self._tensor(self._reduction, stage, shared, layer, m, ends)
         gradients = self.emitter.compute(

@@ -47,7 +47,7 @@ ActivationExchange = Literal["never", "cheaper", "always"]
 Fusion = Literal["none", "size", "time", "merge_plan"]
 TransferOrder = Literal["fifo", "priority_layer", "critical_path"]
 Negotiation = Literal["none", "coordinator", "hier_coordinator"]
-ContextParallelism = Literal["ring", "ulysses", "all_gather"]
+ContextParallelism = Literal["ring", "ulysses", "all_gather", "spatial"]
 Store = Literal["cluster", "local", "memory_cache", "staged_nvme"]
 Compression = Literal[
     "none", "fp16", "bf16", "fp8", "onebit", "signsgd_majority", "terngrad", "qsgd", "3lc", "threshold",
@@ -70,7 +70,11 @@ class Strategy(Spec):
     tp: int = Field(1, ge=1, description="tensor parallel degree (D1)")
     cp: int = Field(1, ge=1, description="context parallel degree (D1)")
     context_parallelism: ContextParallelism = Field(
-        "ring", description="how attention reaches the keys of other context parallel ranks (D1)"
+        "ring",
+        description=(
+            "how attention reaches the keys of other context parallel ranks; spatial: ranks share images by "
+            "rows and exchange those that convolutions overlap in (D1)"
+        ),
     )
     context_balance: bool = Field(
         True,
@@ -300,6 +304,11 @@ class Strategy(Spec):
     def has_servers(self) -> bool:
         """Whether parameters live on servers."""
         return self.state.startswith("ps_")
+
+    @property
+    def is_spatial(self) -> bool:
+        """Whether ranks share images by rows."""
+        return self.cp > 1 and self.context_parallelism == "spatial"
 
     @property
     def has_server_hosts(self) -> bool:

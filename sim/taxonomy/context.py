@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.spec.cluster import Cluster
 from sim.spec.host import Host
-from sim.spec.layer import Attention, Gemm, Layer
+from sim.spec.layer import Attention, Convolution, Gemm, Layer
 from sim.spec.strategy import Strategy
 from sim.spec.workload import Workload
 from sim.taxonomy.grid import sub_grid
@@ -32,6 +32,8 @@ class WorkloadFacts:
         Whether the chain begins with an embedding (ends with a head) that shares its block with other layers.
     has_fully_connected : bool
         Whether the gradient of any layer is a sum of outer products.
+    image_rows : int or None
+        Rows of the smallest output of a convolution, if there is one.
     has_attention, has_tensor_split, has_selective : bool
         Whether any layer has an attention core, is divided by tensor parallelism, or stores
         activations that selective recomputation drops.
@@ -43,6 +45,7 @@ class WorkloadFacts:
     has_embedding: bool
     has_head: bool
     has_fully_connected: bool
+    image_rows: int | None
     has_attention: bool
     has_tensor_split: bool
     has_selective: bool
@@ -64,6 +67,15 @@ class WorkloadFacts:
             has_embedding=_shares_block(workload.layers[:2], "embedding"),
             has_head=_shares_block(workload.layers[:-3:-1], "head"),
             has_fully_connected=any(layer.fully_connected for layer in workload.layers),
+            image_rows=min(
+                (
+                    op.out_height
+                    for layer in workload.layers
+                    for op in layer.ops
+                    if isinstance(op, Convolution)
+                ),
+                default=None,
+            ),
             has_attention=attention,
             has_tensor_split=any(layer.tensor_parameters > 0 for layer in workload.layers),
             has_selective=any(layer.stored_selective_elements > 0 for layer in workload.layers),

@@ -31,7 +31,7 @@ PARALLEL: dict[str, list[Any]] = {
     "expert_imbalance": [1.0, 1.5],
     "expert_capacity": [None, 1.25],
     "sequence_parallel": [False, True],
-    "context_parallelism": ["ring", "ulysses", "all_gather"],
+    "context_parallelism": ["ring", "ulysses", "all_gather", "spatial"],
     "context_balance": [True, False],
     "dp": [None, 2],
     "micro_batch_size": [None, 1],

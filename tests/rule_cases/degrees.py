@@ -6,6 +6,13 @@ from tests.rule_cases.case import Case, cluster, cnn, gpt, moe
 
 REFUSED: list[Case] = [
     Case(
+        "spatial-images",
+        {"cp": 2, "context_parallelism": "spatial"},
+        "context_parallelism",
+        "not be spatial, as",
+        moe(),
+    ),
+    Case(
         "placement-axes",
         {"placement": ("tp", "dp", "pp", "pp")},
         "placement",

@@ -20,6 +20,8 @@ WHERE = {"megatron_3d": ("gpt3-175b", 64), "megascale": ("gpt3-175b", 64), "llam
 def _place(name: str, strategy: Strategy) -> tuple[str, int]:
     if name in WHERE:
         return WHERE[name]
+    if strategy.is_spatial:
+        return "resnet50", 4
     if strategy.ep > 1:
         return "mixtral-8x7b", 4
     return ("gpt3-1.3b" if strategy.tp * strategy.cp * strategy.pp > 1 else "resnet50"), 4

@@ -65,6 +65,12 @@ TRAINING: tuple[Dimension, ...] = (
                 ("strategy.cp", "strategy.context_balance"),
             ),
             Value(
+                "spatial",
+                "rows of images; convolutions exchange those they overlap in with the neighbours",
+                {"strategy.context_parallelism": "spatial"},
+                ("strategy.cp",),
+            ),
+            Value(
                 "ep",
                 "experts are divided; tokens reach them by all-to-all; the busiest expert decides",
                 fields=(

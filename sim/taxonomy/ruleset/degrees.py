@@ -167,7 +167,7 @@ def sequence_parallelism_divides_sequence(c: Context) -> Finding | None:
 def context_parallelism_divides_sequence(c: Context) -> Finding | None:
     """Context parallelism needs attention and a sequence that divides by cp, by 2 cp where it balances."""
     cp, length = c.strategy.cp, c.workload.sequence_length
-    if cp == 1:
+    if cp == 1 or c.strategy.is_spatial:
         return None
     if length is None or not c.workload_facts.has_attention:
         return Finding(
@@ -201,6 +201,35 @@ def ulysses_divides_heads(c: Context) -> Finding | None:
         strategy.cp,
         (*ways("strategy.cp", near_divisors(strategy.cp, local)), {"strategy.context_parallelism": "ring"}),
     )
+
+
+@RULES.refuse(
+    "spatial-images",
+    "cp context_parallelism tp pp",
+    "spatial ranks take rows of an image, at least one of what every convolution makes",
+)
+def spatial_parallelism_divides_images(c: Context) -> Finding | None:
+    """Spatial parallelism needs convolutions, of enough rows, and layers that are whole otherwise."""
+    strategy, rows = c.strategy, c.workload_facts.image_rows
+    if not strategy.is_spatial:
+        return None
+    other = {"strategy.context_parallelism": "ring"}
+    if rows is None or c.workload_facts.has_attention:
+        must = f"not be spatial, as {c.workload.name} is no chain of convolutions"
+        return Finding(
+            "strategy.context_parallelism", must, "spatial", (other, {**other, "strategy.cp": 1})
+        )  # fmt: skip
+    if strategy.tp > 1 or strategy.pp > 1:
+        return Finding(
+            "strategy.cp", "be 1 for spatial unless tp and pp are 1", strategy.cp,
+            ({"strategy.cp": 1}, {"strategy.tp": 1, "strategy.pp": 1}),
+        )  # fmt: skip
+    if strategy.cp <= rows:
+        return None
+    return Finding(
+        "strategy.cp", f"be at most the {rows} rows of the smallest convolution", strategy.cp,
+        ways("strategy.cp", [*near_divisors(strategy.cp, strategy.cp // 2)[:1], 1]),
+    )  # fmt: skip
 
 
 @RULES.refuse(
