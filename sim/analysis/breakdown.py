@@ -198,13 +198,14 @@ def worker_cycles(
     """Steps that each worker finished in the window, and over which span.
 
     Where the state recurred the span is the window. Otherwise it runs from the worker's first to its last
-    step boundary inside it, because nobody recorded what was still running when the simulation stopped.
+    step boundary inside it, because nobody recorded what was still running when the simulation stopped. A
+    worker without a whole cycle counts with the steps it finished in the whole window.
 
     Returns
     -------
     tuple of ndarray
-        Rows of ``graph.devices`` that are workers with at least one cycle; their number of steps, begin
-        and end of the span (s).
+        Rows of ``graph.devices`` that are workers with steps to finish; their number of steps, begin and end
+        of the span (s).
     """
     workers = np.flatnonzero(np.array([kind == "worker" for kind in graph.devices.kind], bool))
     rows = np.flatnonzero(graph.boundary[run.task] & (graph.device[run.task] >= 0))
@@ -220,7 +221,13 @@ def worker_cycles(
             begin = np.full(count, np.inf)
             np.minimum.at(begin, device[inside], end[inside])
             steps -= 1
-    workers = workers[(steps[workers] > 0) & (finish[workers] > begin[workers])]
+        slow = (steps <= 0) | (finish <= begin)
+        begin[slow], finish[slow] = run.window
+        steps[slow] = np.bincount(device[inside], minlength=count)[slow]
+    owners = np.unique(graph.device[graph.boundary & (graph.device >= 0)])
+    workers = workers[np.isin(workers, owners) & (finish[workers] > begin[workers])]
+    if not steps[workers].any():
+        workers = workers[:0]
     return workers, steps[workers] * graph.steps_per_iteration, begin[workers], finish[workers]
 
 

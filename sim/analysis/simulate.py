@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,13 +26,23 @@ if TYPE_CHECKING:
     from sim.lowering.plan import Plan
 
 
-def simulate(scenario: Scenario) -> Result:
+BARRIER_FREE_ITERATIONS = 64
+"""Iterations that runs without a barrier play at least, unless their state recurs: workers start in step, and
+where they share links it takes them tens of iterations to spread."""
+
+Progress = Callable[[str], None]
+"""Is told what a simulation is doing."""
+
+
+def simulate(scenario: Scenario, progress: Progress | None = None) -> Result:
     """Simulate one training step of a scenario.
 
     Parameters
     ----------
     scenario : Scenario
         Workload, cluster, strategy, calibration, seed; all resolved.
+    progress : callable, optional
+        Called with a few words now and then.
 
     Returns
     -------
@@ -42,7 +52,7 @@ def simulate(scenario: Scenario) -> Result:
     """
     result, graph = prepare(scenario)
     if graph is not None:
-        play_and_fill(result, graph, scenario)
+        play_and_fill(result, graph, scenario, progress)
     return result
 
 
@@ -81,11 +91,22 @@ def _unpriced_servers(plan: Plan) -> list[str]:
     ]
 
 
-def play_and_fill(result: Result, graph: ExecutionGraph, scenario: Scenario) -> None:
+def play_and_fill(
+    result: Result, graph: ExecutionGraph, scenario: Scenario, progress: Progress | None = None
+) -> None:
     """Play the graph and put everything that follows into the result."""
     from sim.engine import play
 
-    run = play(graph, fidelity=scenario.fidelity, confidence=scenario.confidence)
+    barrier_free = graph.metadata.get("synchronization") in BARRIER_FREE
+    run = play(
+        graph,
+        fidelity=scenario.fidelity,
+        confidence=scenario.confidence,
+        progress=progress,
+        **({"min_iterations": BARRIER_FREE_ITERATIONS} if barrier_free else {}),
+    )
+    if progress is not None:
+        progress(f"analysing {run.num_instances:,} tasks")
     fill_run(result, graph, run)
     result.bound_s = step_bound(graph)
     if scenario.convergence is not None:
@@ -173,13 +194,9 @@ def fill_run(result: Result, graph: ExecutionGraph, run: RunRecord) -> None:
     result.overlap_fraction, result.communication_s = parts.overlap_fraction, parts.communication_s
     result.converged, result.iterations = run.converged, len(run.boundary_times)
     if not run.converged and run.step_time > 0:
-        width = 100 * (run.step_time_interval[1] / run.step_time - 1)
-        result.warnings.append(
-            f"confidence: stopped after {len(run.boundary_times)} iterations ({run.num_instances:,} tasks)"
-            f" with the step time known to {width:.2g} % (80 %), wider than asked."
-        )
+        result.warnings.append(_unsure(run))
     low, high = run.step_time_interval
-    if high > low and run.step_time > 0:
+    if high > low and run.step_time > 0 and np.isfinite(high):
         scale = parts.step_time_s / run.step_time
         result.step_time_interval_s = (float(low) * scale, float(high) * scale)
     busy = busy_fractions(graph, run, timeline)
@@ -192,6 +209,19 @@ def fill_run(result: Result, graph: ExecutionGraph, run: RunRecord) -> None:
     result.staleness = found.to_dict() if found is not None else None
     result.updates = update_statistics(graph, run, found)
     fill_rates(result, graph, parts)
+
+
+def _unsure(run: RunRecord) -> str:
+    """What a run that ended before its mean was known says of it."""
+    width = 100 * (run.step_time_interval[1] / run.step_time - 1)
+    known = (
+        f"known to {width:.2g} % (80 %)" if np.isfinite(width) else "from too few iterations for an interval"
+    )
+    return (
+        f"confidence: stopped after {len(run.boundary_times)} iterations of the slowest worker "
+        f"({run.num_instances:,} tasks) with the step time {known}; workers may not have left their start "
+        "behind. A smaller cluster tells more."
+    )
 
 
 def fill_rates(result: Result, graph: ExecutionGraph, parts: Breakdown) -> None:

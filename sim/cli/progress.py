@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -62,3 +63,21 @@ def _lines(name: str) -> Callable[[int, int], None]:
         note(f"{name}: {finished} of {total} points{left}")
 
     return update
+
+
+@contextlib.contextmanager
+def ticking(name: str) -> Iterator[Callable[[str], None]]:
+    """Every ten seconds a line on stderr that says what goes on; nothing from work that is over sooner."""
+    start, over, doing = time.monotonic(), threading.Event(), ["preparing"]
+
+    def tick() -> None:
+        while not over.wait(_QUIET_SECONDS):
+            note(f"{name}: {doing[0]}, {time.monotonic() - start:.0f} s")
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield lambda text: doing.__setitem__(0, text)
+    finally:
+        over.set()
+        thread.join()

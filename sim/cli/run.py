@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.cli.output import assignments, console, existing_folders, note
+from sim.cli.progress import ticking
 from sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def command(
     if convergence:
         fields["convergence"] = convergence
     scenario = build(workload, cluster, fields, existing_folders(catalog or ()))
-    result = simulate(scenario)
+    with ticking("simulating") as progress:
+        result = simulate(scenario, progress)
     if result.ok and interval:
         found = result.interval()
         result.step_time_interval_s = (found.low_s, found.high_s)

@@ -89,6 +89,7 @@ class FifoNetwork:
         self._disturbed: set[int] = set()
         self._callbacks: list[Callable[[Event], None]] = [self._on_completion]
         self.dirty = False
+        self.effort = 0.0
 
     def join(self, instance: int) -> None:
         """Queue a transfer at the next flush."""
@@ -158,6 +159,7 @@ class FifoNetwork:
             place = self._places.get(ticket)
             if place is None:
                 continue
+            self.effort += 0.25
             for link in self._serve(ticket, place, now):
                 queue = self._queue[link]
                 at = bisect_left(queue, ticket) + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from simpy.core import Environment
 from simpy.events import Event
@@ -19,11 +20,38 @@ from sim.errors import Deadlock, InputError, InvariantError
 from sim.graph.execution import TaskKind
 
 UNSET = float("nan")
-# How far some tasks may be ahead of others in an open-ended run before the rest counts as stuck: in
-# iterations, or in instances if that is sooner, but a few hundred iterations at least.
+# How far some tasks may be ahead of others in an open-ended run before it is looked whether the rest works:
+# in iterations, or in instances if that is sooner, but a few hundred iterations at least.
 LEAD_LIMIT, LEAD_FLOOR, LEAD_INSTANCES = 20_000, 300, 5_000_000
 # How many iterations may begin at one instant before the graph counts as one that takes no time.
 ZERO_TIME_LIMIT = 5_000
+
+
+class Stop(Protocol):
+    """Says when an open-ended run may end."""
+
+    budget: float
+    """Work (see :meth:`Player.work`) from which on the run is to end soon."""
+
+    def __call__(self, iteration: int, now: float) -> bool:
+        """Whether to stop after an iteration; first asked after -1, when the first tasks have started."""
+
+    def give_up(self, now: float) -> bool:
+        """Whether to stop now that the work exceeds the budget; asked when a new iteration begins."""
+
+
+class Never:
+    """Stops nothing: for runs of a given number of iterations."""
+
+    budget = float("inf")
+
+    def __call__(self, iteration: int, now: float) -> bool:
+        """No."""
+        return False
+
+    def give_up(self, now: float) -> bool:
+        """No."""
+        return False
 
 
 class Player:
@@ -37,9 +65,10 @@ class Player:
         Finished instances in order of completion.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, progress: Callable[[str], None] | None = None) -> None:
         graph = plan.graph
         self.plan = plan
+        self._progress = progress
         self.env = Environment()
         self.done: list[int] = []
         self.special: list[int] = []  # instances whose predecessors are done and that have to pass a gate
@@ -61,6 +90,8 @@ class Player:
         self._told = -1
         self._opened_at, self._opened_now = 0.0, 0
         self._unfinished: set[int] = set()
+        self._budget = float("inf")
+        self._spent = False
         self.stopped_at: float | None = None
         self.num_events = 0
         self._num_boundary = int(plan.boundary.sum())
@@ -85,14 +116,9 @@ class Player:
         lead = min(LEAD_LIMIT, max(LEAD_FLOOR, LEAD_INSTANCES // stride))
         for k in range(len(self.pending) // stride, iteration + 1):
             if plan.max_iterations is None and k - len(self.boundary_times) > lead:
-                if self.running():  # somebody works, only much more slowly
-                    raise InputError(
-                        "perturbation",
-                        f"leave nobody more than {lead} iterations behind the fastest worker",
-                        f"iteration {len(self.boundary_times)} still running in iteration {k}",
-                        hint="Without a barrier, slow factors near or above that number cannot be averaged.",
-                    )
-                raise Deadlock(explain(self.stuck()))
+                if not self.works_on(len(self.boundary_times)):
+                    raise Deadlock(explain(self.stuck()))
+                self._budget = 0.0  # somebody works, only much more slowly
             self._opened_now = self._opened_now + 1 if now == self._opened_at else 0
             self._opened_at = now
             if self._opened_now > ZERO_TIME_LIMIT:
@@ -108,6 +134,11 @@ class Player:
             if 0 in pending:
                 for node in [node for node, count in enumerate(pending) if not count]:
                     self._launch(k * stride + node, now)
+        if self._progress is not None:
+            self._progress(f"playing iteration {len(self.boundary_times)} ({len(self.order):,} tasks so far)")
+        if self.work() > self._budget:
+            self._spent = True
+            self.signals.append(True)
 
     def _launch(self, i: int, now: float) -> None:
         seconds = self.duration[i]
@@ -131,13 +162,14 @@ class Player:
 
     # -- the loop ---------------------------------------------------------------------------------
 
-    def run(self, stop: Callable[[int, float], bool]) -> None:
-        """Play until nothing is left or ``stop(iteration, now)`` says so at the end of an iteration.
+    def run(self, stop: Stop) -> None:
+        """Play until nothing is left or ``stop`` says so at the end of an iteration, or over its budget.
 
-        ``stop`` is first asked after iteration -1, when the first tasks have started at time 0. After it has
-        agreed, everything that started before that instant is played to its end: the window is complete.
+        After it has agreed, everything that started before that instant is played to its end, so that the
+        window is complete; but if the budget is spent, for a quarter of it at most.
         """
         plan = self.plan
+        self._budget = stop.budget
         self.open_until(max(min(plan.reach, plan.max_iterations or plan.reach) - 1, 0), 0.0)
         self.signals.append(True)
         self._loop(stop)
@@ -147,7 +179,7 @@ class Player:
                 self._loop(stop)
         self.num_events = next(self.env._eid)  # SimPy numbers its events from 0
 
-    def _loop(self, stop: Callable[[int, float], bool]) -> None:
+    def _loop(self, stop: Stop) -> None:
         env, queue, step, finish = self.env, self.env._queue, self.env.step, self._finish
         done, special, signals = self.done, self.special, self.signals
         pending, duration, start, end, order = self.pending, self.duration, self.start, self.end, self.order
@@ -219,15 +251,21 @@ class Player:
         if self.network is not None and self.network.dirty:
             self.network.flush(now)
 
-    def _asks(self, stop: Callable[[int, float], bool]) -> bool:
+    def _asks(self, stop: Stop) -> bool:
         """Tell ``stop`` about iterations that have ended; whether the loop is to be left."""
         if self.stopped_at is not None:
-            return not self._unfinished
+            return not self._unfinished or (self._spent and self.work() > self._budget)
         while self._told < len(self.boundary_times):
             iteration, self._told = self._told, self._told + 1
             now = self.boundary_times[iteration] if iteration >= 0 else 0.0
             if stop(iteration, now):
                 self.stopped_at = now
+                return True
+        if self._spent:
+            self._spent, now = False, self.env.now
+            if stop.give_up(now):
+                self._spent, self.stopped_at = True, now
+                self._budget = self.work() + stop.budget / 4
                 return True
         return False
 
@@ -372,6 +410,17 @@ class Player:
             for at, _, _, event in self.env._queue
             if event.callbacks and isinstance(event._value, int)
         ]
+
+    def works_on(self, iteration: int) -> bool:
+        """Whether anything of an iteration is in progress."""
+        active = [i for i, _ in self.running()]
+        if self.network is not None:
+            active += [i for i, _ in self.network.state(self.env.now)]
+        return any(i // self.plan.stride == iteration for i in active)
+
+    def work(self) -> float:
+        """What the run has cost so far, in finished instances: the same on every machine."""
+        return len(self.order) + (0.0 if self.network is None else self.network.effort)
 
     # -- when nothing moves -----------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from sim.fabric.sharing import max_min
 from sim.rng import uniform_hash
 
 NEGLIGIBLE = 1e-9  # of a transfer's bytes: counts as drained
+EFFORT_PER_VISIT = 1 / 64  # of looking at a link or transfer, in task instances
 _TOLERANCE = 1e-9
 _SMALL = 32  # members up to which progressive filling in Python is faster than NumPy
 _INFINITY = float("inf")
@@ -34,6 +35,8 @@ class Network(Protocol):
     """What the loop needs from a network."""
 
     dirty: bool
+    effort: float
+    """What solving has cost beyond the transfers themselves, in finished task instances."""
 
     def join(self, instance: int) -> None:
         """A transfer's latency is over: its bytes start to flow when the network is flushed."""
@@ -80,8 +83,8 @@ class Group:
     """Transfers connected by shared links."""
 
     __slots__ = (
-        "alarm", "bottleneck", "changed", "finish", "floor", "heap", "largest_cap", "left", "links",
-        "rate", "rates", "smallest_cap", "time", "uniform", "virtual",
+        "alarm", "bottleneck", "caps", "changed", "finish", "floor", "heap", "left", "links",
+        "rate", "rates", "time", "uniform", "virtual",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -96,8 +99,7 @@ class Group:
         self.links: set[int] = set()
         self.bottleneck = -1
         self.floor = _INFINITY  # lower bound of the fair levels of all links but the bottleneck
-        self.smallest_cap = _INFINITY
-        self.largest_cap = 0.0
+        self.caps: dict[float, int] = {}  # cap of an unweighted flow -> members that have it
         self.left = 0  # members that left since the components were last computed
         self.changed = False
         self.alarm: Completion | None = None
@@ -146,6 +148,7 @@ class FluidNetwork:
         self._changed: list[Group] = []
         self._callbacks: list[Callable[[Event], None]] = [self._on_alarm]
         self.dirty = False
+        self.effort = 0.0
 
     # -- what the loop calls ----------------------------------------------------------------------
 
@@ -231,8 +234,7 @@ class FluidNetwork:
             drawn = uniform_hash(self._seed ^ 0x5EED, table.origin[task], iteration)
             weight = self._weight[instance] = 0.5 + float(drawn)
         cap = table.cap[task] / weight
-        group.smallest_cap = min(group.smallest_cap, cap)
-        group.largest_cap = max(group.largest_cap, cap)
+        group.caps[cap] = group.caps.get(cap, 0) + 1
         for link, amount in loads:
             self._group_of[link] = group
             group.links.add(link)
@@ -260,8 +262,8 @@ class FluidNetwork:
         if other.bottleneck >= 0:
             level = self.table.capacity[other.bottleneck] / self._load[other.bottleneck]
             group.floor = min(group.floor, level)
-        group.smallest_cap = min(group.smallest_cap, other.smallest_cap)
-        group.largest_cap = max(group.largest_cap, other.largest_cap)
+        for cap, count in other.caps.items():
+            group.caps[cap] = group.caps.get(cap, 0) + count
         group.left += other.left
         other.changed = False
         if other.alarm is not None:
@@ -274,6 +276,10 @@ class FluidNetwork:
         group.rates.pop(instance, None)
         weight = self._weight.pop(instance, 1.0)
         self._factor.pop(instance, None)
+        cap = self.table.cap[instance % self.table.stride] / weight
+        group.caps[cap] -= 1
+        if not group.caps[cap]:
+            del group.caps[cap]
         for link, amount in self.table.loads(instance % self.table.stride):
             self._users[link] -= 1
             self._load[link] -= amount * weight
@@ -354,10 +360,11 @@ class FluidNetwork:
         link = group.bottleneck
         if link >= 0 and users[link] == size:
             level = capacity[link] / load[link]
-            if level <= group.floor and level <= group.smallest_cap:
+            if level <= group.floor and level <= min(group.caps):
                 return level
         best = floor = _INFINITY
         link = -1
+        self.effort += len(group.links) * EFFORT_PER_VISIT
         for other in group.links:
             level = capacity[other] / load[other]
             if level < best or (level == best and users[other] > users[link]):
@@ -365,14 +372,10 @@ class FluidNetwork:
             elif level < floor:
                 floor = level
         group.bottleneck, group.floor = link, floor
-        weight, cap, stride = self._weight, self.table.cap, self.table.stride
-        caps = [cap[i % stride] / weight.get(i, 1.0) for i in group.finish]
-        group.smallest_cap, group.largest_cap = min(caps), max(caps)
-        if link >= 0 and users[link] == size and best <= group.smallest_cap:
+        smallest = min(group.caps)
+        if link >= 0 and users[link] == size and best <= smallest:
             return best
-        if group.smallest_cap == group.largest_cap <= best:
-            return group.smallest_cap
-        return None
+        return smallest if len(group.caps) == 1 and smallest <= best else None
 
     def _make_uniform(self, group: Group) -> None:
         left = group.finish
@@ -415,6 +418,8 @@ class FluidNetwork:
             while stack:
                 instance = stack.pop()
                 part.finish[instance], part.rates[instance] = group.finish[instance], 0.0
+                cap = table.cap[instance % stride] / self._weight.get(instance, 1.0)
+                part.caps[cap] = part.caps.get(cap, 0) + 1
                 self._member[instance] = part
                 for link, _ in table.loads(instance % stride):
                     for other in on_link.pop(link, ()):
@@ -428,6 +433,7 @@ class FluidNetwork:
 
     def _fill(self, group: Group) -> None:
         """Max-min fair rates of a group with several bottlenecks."""
+        self.effort += 4 * len(group.finish) * EFFORT_PER_VISIT
         if len(group.finish) > _SMALL:
             rates = self._fill_large(list(group.finish))
         else:

@@ -14,6 +14,7 @@ from sim.lowering.arrays import dense
 
 # Kinds of phases; a mixed one both computes and communicates, at speeds that nothing else can change.
 COMPUTE, LATENCY, FLOW, MIXED = range(4)
+KEPT_FACTORS = 4_000_000  # random factors of past and coming iterations kept at hand
 
 
 def idle_rates(graph: ExecutionGraph) -> FloatArray:
@@ -48,14 +49,12 @@ class PhaseTable:
         self._graph, self._contraction = graph, contraction
         self._of: dict[int, Phases] = {}
         self._like: dict[bytes, Phases] = {}
-        self._factors: tuple[int, list[float]] = (-1, [])
+        self._factors: dict[int, list[float]] = {}  # of the iterations drawn last
 
     def at(self, node: int, iteration: int) -> Phases:
         """What an activity does, with the jitter of an iteration."""
         if self._graph.has_random_compute:
-            if self._factors[0] != iteration:
-                self._factors = (iteration, jitter_factors(self._graph, iteration).tolist())
-            return self._build(node, self._factors[1])
+            return self._build(node, self._factors_of(iteration))
         known = self._of.get(node)
         if known is None:
             alike, bounds = self._alike
@@ -65,6 +64,15 @@ class PhaseTable:
                 known = self._like[key] = self._build(node, None)
             self._of[node] = known
         return known
+
+    def _factors_of(self, iteration: int) -> list[float]:
+        """Factors of all tasks; more than one is kept, as without a barrier many iterations go on at once."""
+        known = self._factors
+        if iteration not in known:
+            while len(known) > max(4, KEPT_FACTORS // self._graph.num_tasks):
+                del known[next(iter(known))]
+            known[iteration] = jitter_factors(self._graph, iteration).tolist()
+        return known[iteration]
 
     @cached_property
     def _alike(self) -> tuple[bytes, list[int]]:

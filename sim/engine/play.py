@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from sim.engine import invariants
 from sim.engine.deadlock import explain
 from sim.engine.instants import ready_times
-from sim.engine.loop import Player
+from sim.engine.loop import Never, Player
 from sim.engine.plan import Plan
 from sim.engine.record import RunRecord
 from sim.engine.steady import SteadyState
@@ -28,6 +30,7 @@ def play(
     max_iterations: int | None = None,
     limit: int = 2000,
     contract: bool = True,
+    progress: Callable[[str], None] | None = None,
 ) -> RunRecord:
     """Play a graph in simulated time.
 
@@ -49,6 +52,8 @@ def play(
         Give up looking for a steady state after this many iterations (``converged`` is then False).
     contract : bool
         Fuse chains of compute tasks while playing; the record is the same.
+    progress : callable, optional
+        Called with a few words when an iteration begins.
 
     Returns
     -------
@@ -68,21 +73,17 @@ def play(
         raise InputError("max_iterations", "be >= 1", exactly)
     with collector_off():
         plan = Plan(graph, analytic=fidelity == "analytic", max_iterations=exactly, contracted=contract)
-        player = Player(plan)
+        player = Player(plan, progress)
         steady: SteadyState | None = None
         if exactly is None:
             steady = SteadyState(player, confidence=confidence, min_iterations=min_iterations, limit=limit)
-        player.run(steady if steady is not None else _never)
+        player.run(steady if steady is not None else Never())
         complete = (
             bool(steady.stop) if steady is not None else len(player.order) == plan.num_tasks * (exactly or 0)
         )
         if not complete:
             raise Deadlock(explain(player.stuck()))
         return _record(player, steady)
-
-
-def _never(_iteration: int, _now: float) -> bool:
-    return False
 
 
 def _record(player: Player, steady: SteadyState | None) -> RunRecord:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from math import ceil, sqrt
+from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.engine.confidence import confidence_interval, has_settled, rate_interval
 from sim.graph.execution import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from sim.engine.loop import Player
 
 _TOLERANCE = 1e-9
-_NORMAL_90 = 1.2815515655446004  # 90 % quantile of the normal distribution: two-sided 80 %
-_BATCHES = 8
 # A run without randomness that does not recur (an asynchronous one) is given this many iterations to do so.
 _PATIENCE = 16
-MAX_INSTANCES = 2_000_000
-"""Task instances after which a run that is random or does not recur is content with the interval it has."""
-_LEAST_ITERATIONS = 10
+MAX_INSTANCES = 1_000_000
+"""Task instances (about a minute) after which an open-ended run is content with the interval it has; looking
+at links and transfers to share bandwidth counts as well."""
+_LEAST_ITERATIONS = 4
+# A worker so many iterations behind the first is not waited for once the work is done.
+_STRAGGLING = 64
 
 
 class SteadyState:
@@ -28,7 +30,10 @@ class SteadyState:
     A deterministic run stops when its complete state, relative to now and to the current iteration, equals an
     earlier one within 1e-9; the empty state at time 0 counts, so a job that flushes needs one iteration. A
     random run, and one that has not recurred after 16 iterations, stops when the 80 % confidence half-width
-    of the mean iteration time (8 or more batch means, Student's t) is at most ``confidence`` of it.
+    of the mean iteration time (8 or more batch means, Student's t) is at most ``confidence`` of it and the
+    iterations averaged show no trend. All end with the interval they have when they have cost a number of
+    task instances; if workers without a barrier have left one far behind by then, the window ends in the
+    middle of its iteration.
 
     Attributes
     ----------
@@ -47,12 +52,11 @@ class SteadyState:
         if graph.slow_state is not None:  # rare states have to be seen before a mean says anything
             seldom = graph.slow_state[0] * max(1, len(graph.devices.name))
             min_iterations = max(min_iterations, 64, min(1000, ceil(8 / seldom)))
-        # So that large jobs without a common step end: by the number of tasks, which is the same everywhere.
-        limit = min(limit, max(_LEAST_ITERATIONS, MAX_INSTANCES // max(1, player.plan.num_tasks)))
         self._confidence, self._min, self._limit = confidence, min(min_iterations, limit), limit
         self._seen: dict[object, list[tuple[int, float, FloatArray, FloatArray]]] = {}
         self._boundary_tasks: IntArray = np.flatnonzero(player.plan.boundary)
         self._means: list[float] = []
+        self.budget = float(MAX_INSTANCES)
         self.stop = ""
         self.window_iterations = (0, 0)
         self.half_width = 0.0
@@ -69,12 +73,32 @@ class SteadyState:
         played = iteration + 1
         enough = played >= (self._min if self._random else max(self._min, _PATIENCE))
         if enough or played >= self._limit:
-            first, width = confidence_interval(np.array([0.0, *self._means]))
-            if width <= self._confidence and enough:
+            cumulative = np.array([0.0, *self._means])
+            first, width = confidence_interval(cumulative)
+            if enough and width <= self._confidence and has_settled(cumulative, first, self._confidence):
                 return self._finish("confidence", first, played, width)
             if played >= self._limit:
                 return self._finish("limit", first, played, width)
         return False
+
+    def give_up(self, now: float) -> bool:
+        """Whether a run that has cost its budget ends here; if so, with what is known."""
+        player, played = self._player, len(self._player.boundary_times)
+        if played >= _LEAST_ITERATIONS:
+            first, width = confidence_interval(np.array([0.0, *self._means[:played]]), least=2)
+            return self._finish("limit", first, played, width)
+        opened = len(player.pending) // player.plan.stride
+        if opened - played <= _STRAGGLING or not player.works_on(played):
+            return False
+        player.boundary_times.append(now)
+        first = 1 if played else 0
+        begin = player.boundary_times[0] if played else 0.0
+        return self._finish("limit", first, played + 1, rate_interval(self._boundary_ends(), begin, now))
+
+    def _boundary_ends(self) -> FloatArray:
+        """Ends of the boundary tasks of all iterations, shape (iterations, tasks); NaN where not reached."""
+        ends = np.array(self._player.end).reshape(-1, self._player.plan.stride)
+        return ends[:, self._boundary_tasks]
 
     def _finish(self, stop: str, first: int, last: int, width: float) -> bool:
         self.stop, self.window_iterations, self.half_width = stop, (first, last), width
@@ -142,51 +166,3 @@ def fingerprint(player: Player, iteration: int, now: float) -> tuple[object, Flo
     times = np.array([t for _, t in running] + [t for _, t in queued])
     fractions = np.array([f for _, f in flowing] + [value for _, value in [*readings, *tickets]])
     return tuple(parts), times, fractions
-
-
-def confidence_interval(cumulative: FloatArray) -> tuple[int, float]:
-    """Batch-means interval of the increments of ``cumulative`` after dropping the first tenth.
-
-    Parameters
-    ----------
-    cumulative : float[K + 1]
-        Mean end of iterations, starting with 0.
-
-    Returns
-    -------
-    (int, float)
-        First iteration of the averaging window; relative 80 % half-width of the mean iteration time (infinite
-        if there are fewer than 8 increments).
-
-    Notes
-    -----
-    A. M. Law, *Simulation Modeling and Analysis*, 5th ed. 2015, section 9.5.3 (batch means). The first
-    iteration starts from an empty cluster and is always dropped where that leaves 8.
-    """
-    played = len(cumulative) - 1
-    first = max(1, played // 10) if played > _BATCHES else 0
-    kept = played - first
-    if kept < _BATCHES:
-        return first, float("inf")
-    # Long batches outlive the correlation between iterations; never fewer than 8 of them.
-    batches = min(kept, max(_BATCHES, int(sqrt(kept))))
-    length = kept // batches
-    first = played - batches * length
-    means = np.diff(cumulative[first::length]) / length
-    mean = float(means.mean())
-    if mean <= 0:
-        return first, 0.0
-    half = student_t_90(batches - 1) * float(means.std(ddof=1)) / sqrt(batches)
-    return first, half / mean
-
-
-def student_t_90(freedom: int) -> float:
-    """90 % quantile of Student's t for 7 or more degrees of freedom, by the Cornish-Fisher expansion.
-
-    Source: Abramowitz and Stegun, *Handbook of Mathematical Functions*, 26.7.5; error below 1e-4 here.
-    """
-    x = _NORMAL_90
-    first = (x**3 + x) / 4
-    second = (5 * x**5 + 16 * x**3 + 3 * x) / 96
-    third = (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384
-    return x + first / freedom + second / freedom**2 + third / freedom**3

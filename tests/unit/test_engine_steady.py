@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sim.engine import play
+from sim.engine.confidence import confidence_interval, student_t_90
 from sim.engine.plan import jitter_factors
-from sim.engine.steady import confidence_interval, student_t_90
 from sim.graph.execution import ExecutionGraph
 from tests.graphs import make_graph, spans
 
