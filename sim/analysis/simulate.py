@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from sim.lowering.plan import Plan
 
 
-BARRIER_FREE_ITERATIONS = 64
-"""Iterations that runs without a barrier play at least, unless their state recurs: workers start in step, and
-where they share links it takes them tens of iterations to spread."""
+ITERATIONS, BARRIER_FREE_ITERATIONS = 8, 64
+"""Iterations that a run plays at least, unless its state recurs. Without a barrier more:
+workers start in step, and where they share links it takes them tens of iterations to spread."""
 
 Progress = Callable[[str], None]
 """Is told what a simulation is doing."""
@@ -102,8 +102,8 @@ def play_and_fill(
         graph,
         fidelity=scenario.fidelity,
         confidence=scenario.confidence,
+        min_iterations=BARRIER_FREE_ITERATIONS if barrier_free else ITERATIONS,
         progress=progress,
-        **({"min_iterations": BARRIER_FREE_ITERATIONS} if barrier_free else {}),
     )
     if progress is not None:
         progress(f"analysing {run.num_instances:,} tasks")

@@ -10,7 +10,7 @@ from sim.graph.execution import FloatArray
 
 _NORMAL_90 = 1.2815515655446004  # 90 % quantile of the normal distribution: two-sided 80 %
 _T_90 = (3.0777, 1.8856, 1.6377, 1.5332, 1.4759, 1.4398)  # Student's t for 1 to 6 degrees of freedom
-_T_95_OF_6 = 2.4469  # 97.5 % quantile of Student's t for 6 degrees of freedom
+_T_95_OF_3 = 3.1824  # 97.5 % quantile of Student's t for 3 degrees of freedom
 _BATCHES = 8
 _SLICES = 16
 
@@ -100,9 +100,9 @@ def trend(cumulative: FloatArray, first: int) -> float:
         return 0.0
     means = np.diff(cumulative[len(cumulative) - 1 - _BATCHES * length :: length]) / length
     half = _BATCHES // 2
-    error = sqrt((means[:half].var(ddof=1) + means[half:].var(ddof=1)) / half)
+    error = sqrt(2.0 * means[half:].var(ddof=1) / half)  # a transient would inflate that of the first half
     difference = abs(float(means[:half].mean() - means[half:].mean()))
-    return difference / max(_T_95_OF_6 * error, 1e-9 * abs(float(means.mean())), 1e-300)
+    return difference / max(_T_95_OF_3 * error, 1e-9 * abs(float(means.mean())), 1e-300)
 
 
 def has_settled(cumulative: FloatArray, first: int, tolerance: float) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.engine import play
-from sim.engine.confidence import confidence_interval, student_t_90
+from sim.engine import play, steady
+from sim.engine.confidence import confidence_interval, has_settled, student_t_90, truncation
 from sim.engine.plan import jitter_factors
 from sim.graph.execution import ExecutionGraph
 from tests.graphs import make_graph, spans
@@ -128,3 +128,59 @@ def test_interval_covers_the_mean_about_as_often_as_it_says() -> None:
 def test_student_quantile_against_tables(freedom: int, value: float) -> None:
     """NIST/SEMATECH e-Handbook of Statistical Methods, table 1.3.6.7.2."""
     assert student_t_90(freedom) == pytest.approx(value, abs=2e-4)
+
+
+def test_transient_is_cut_off_and_a_trend_is_not_accepted() -> None:
+    generator = np.random.default_rng(1)
+    noise = generator.normal(0.0, 0.02, 80)
+    falling = 1.0 + np.exp(-np.arange(80) / 8.0) + noise
+    assert 12 <= truncation(falling) <= 40
+    cumulative = np.concatenate([[0.0], np.cumsum(falling)])
+    first, half = confidence_interval(cumulative)
+    mean = falling[first:].mean()
+    assert has_settled(cumulative, first, 0.02)
+    assert mean == pytest.approx(1.0, abs=0.02)
+    assert half < 0.02
+    early = np.concatenate([[0.0], np.cumsum(falling[:16])])
+    assert not has_settled(early, confidence_interval(early)[0], 0.02)
+    flat = np.concatenate([[0.0], np.cumsum(1.0 + noise)])
+    assert confidence_interval(flat)[0] in (8, *range(8, 17))
+    assert has_settled(flat, 8, 0.02)
+
+
+def stragglers(factor: float, *, barrier: bool = False) -> ExecutionGraph:
+    """Four workers without a barrier, the last ``factor`` times slower; or with one, and jitter."""
+    work = [1.0, 1.03, 1.07, factor]
+    return make_graph(
+        [
+            {
+                "name": f"w{i}",
+                "work": work[i],
+                "on": [f"s{i}"],
+                "after": [("w3", 1)] if barrier else [],
+                "boundary": True,
+            }
+            for i in range(4)
+        ],
+        jitter=0.05,
+    )
+
+
+def test_worker_far_behind_does_not_keep_a_run_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steady, "MAX_INSTANCES", 5000)
+    run = play(stragglers(1e5))
+    assert (run.stop, run.converged) == ("limit", False)
+    assert run.num_instances < 8000
+    assert run.window[1] < 1e5  # not even one step of the slowest
+    low, high = run.step_time_interval
+    assert low < run.step_time < high
+    again = play(stragglers(1e5))
+    assert np.array_equal(again.end, run.end)
+
+
+def test_run_over_its_budget_ends_with_the_interval_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steady, "MAX_INSTANCES", 40)
+    run = play(stragglers(1.0, barrier=True), confidence=1e-9)
+    assert run.stop == "limit"
+    assert run.num_iterations <= 12
+    assert np.isfinite(run.step_time_interval).all()
