@@ -167,10 +167,10 @@ def stragglers(factor: float, *, barrier: bool = False) -> ExecutionGraph:
 
 
 def test_worker_far_behind_does_not_keep_a_run_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steady, "MAX_INSTANCES", 5000)
+    monkeypatch.setattr(steady, "MAX_INSTANCES", 1200)
     run = play(stragglers(1e5))
     assert (run.stop, run.converged) == ("limit", False)
-    assert run.num_instances < 8000
+    assert run.num_instances < 2000
     assert run.window[1] < 1e5  # not even one step of the slowest
     low, high = run.step_time_interval
     assert low < run.step_time < high
