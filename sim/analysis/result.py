@@ -54,6 +54,8 @@ class Result:
         convergence curve that covers it.
     memory_bytes : dict of str to float
         Bytes per component on the device that needs most.
+    server_memory_bytes : float or None
+        What parameter servers keep on each of their hosts.
     memory_by_stage : list of dict
         The same for every pipeline stage.
     collectives : list of dict
@@ -80,6 +82,7 @@ class Result:
     bound_s: float | None = None
     peak_memory_bytes: float | None = None
     memory_capacity_bytes: float | None = None
+    server_memory_bytes: float | None = None
     missing_bytes: float | None = None
     memory_bytes: dict[str, float] = field(default_factory=dict)
     memory_by_stage: list[dict[str, float]] = field(default_factory=list)

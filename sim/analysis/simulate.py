@@ -76,7 +76,26 @@ def prepare(scenario: Scenario) -> tuple[Result, ExecutionGraph | None]:
     result = Result("ok", warnings=notes, scenario=scenario, **_identity(scenario))
     result.num_devices = plan.layout.num_ranks
     fill_memory(result, {"memory": plan.footprints, "memory_capacity": plan.memory_capacity})
+    _fit_servers(result, plan)
     return result, lower_plan(plan) if result.status == "ok" else None
+
+
+def _fit_servers(result: Result, plan: Plan) -> None:
+    """Whether what parameter servers keep fits the memory of their hosts."""
+    held = plan.server_footprint
+    if not held:
+        return
+    needed, capacity = sum(held.values()), plan.server_memory_capacity
+    result.server_memory_bytes = needed
+    if needed <= capacity or result.status != "ok":
+        return
+    largest = max(held, key=lambda component: held[component])
+    result.status, result.missing_bytes = "infeasible", needed - capacity
+    result.message = (
+        f"needs {needed / 1e9:.2f} GB per server host; it has {capacity / 1e9:.2f} GB: "
+        f"{(needed - capacity) / 1e9:.2f} GB missing. Most are {largest} ({held[largest] / 1e9:.2f} GB): "
+        "try a larger strategy.num_servers"
+    )
 
 
 def _unpriced_servers(plan: Plan) -> list[str]:

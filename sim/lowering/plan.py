@@ -31,6 +31,7 @@ from sim.models.memory import (
     activation_elements,
     expert_parameters,
     local_parameters,
+    server_memory,
     stage_memory,
 )
 from sim.models.schedules import SCHEDULES, Order, Schedule, peak, staleness
@@ -268,6 +269,23 @@ class Plan(Traffic):
         """Memory in bytes of the smallest device that carries a rank."""
         kinds = distinct(self.network.device_type[: self.layout.num_ranks])
         return min(self.cluster.device_types[int(kind)].memory_bytes for kind in kinds)
+
+    @property
+    def server_footprint(self) -> dict[str, float]:
+        """Bytes by component in the memory of each host with parameter servers; empty without servers."""
+        hosts = len(distinct(self.server_endpoints))
+        if not hosts:
+            return {}
+        workers = self.layout.degrees["dp"] * self.strategy.cp
+        return server_memory(self.strategy, self.workload, workers=workers, hosts=hosts)
+
+    @property
+    def server_memory_capacity(self) -> float:
+        """Memory in bytes of the smallest host with parameter servers."""
+        if self.strategy.state == "ps_dedicated":
+            return self.cluster.server_type.memory_bytes
+        hosts = (self.server_endpoints - self.network.num_devices).tolist()
+        return min(self.cluster.host_of(host).memory_bytes for host in hosts)
 
     def gradient_groups(self, *, expert: bool = False) -> IntArray:
         """Groups of ranks that hold the same parameters and sum their gradients."""

@@ -214,6 +214,34 @@ def _states(
     }
 
 
+def server_memory(strategy: Strategy, workload: Workload, *, workers: int, hosts: int) -> dict[str, float]:
+    """Bytes that parameter servers keep in the memory of each of their hosts, by component.
+
+    Parameters
+    ----------
+    strategy, workload : Strategy, Workload
+        With a state on servers.
+    workers : int
+        Workers that push the same part of the model.
+    hosts : int
+        Hosts over which the model is spread evenly.
+
+    Notes
+    -----
+    In fp32: parameters (unless the servers only sum), the sum of received gradients or models, states of the optimiser where the servers
+    update; the model each worker pulled where delays are compensated (Zheng et al., DC-ASGD, ICML 2017).
+    """
+    share = 4.0 * workload.num_parameters / hosts
+    sums = strategy.servers_only_sum
+    states = 0 if strategy.updates_locally or sums else OPTIMIZER_STATES[workload.optimizer]
+    return {
+        "weights": 0.0 if sums else share,
+        "gradients": share,
+        "optimizer": share * states,
+        "pulled models": share * workers * strategy.delay_compensation,
+    }
+
+
 def _weight_bytes(workload: Workload) -> float:
     """8-bit training keeps 16-bit weights and casts them for the products."""
     return max(2.0, DTYPE_BYTES[workload.dtype])

@@ -182,6 +182,10 @@ class Strategy(Spec):
     update: UpdateSemantics | None = Field(
         None, description="what an exchange carries (D4); models for local SGD and graphs, else gradients"
     )
+    delay_compensation: bool = Field(
+        False,
+        description="asynchronous servers keep the model a worker pulled and correct its gradient (DC-ASGD)",
+    )
     topology: LogicalTopology = Field(
         "auto", description="who talks to whom (D5); auto: as the state implies"
     )

@@ -394,13 +394,15 @@ class ParameterServerState(StateLowering):
         """Optimiser on the slice: read gradient, read and write parameter and each state (fp32).
 
         Averages of models read the sum and the parameter and write it; an outer optimiser has a momentum too.
-        A server that answers with encoded sums encodes one; one that only sums has nothing else to do.
+        Compensation of the delay (Zheng et al., ICML 2017) reads the model that the worker pulled, and keeps
+        the one it pulls next. A server that answers with encoded sums encodes one; one that only sums has
+        nothing else to do.
         """
         if self.strategy.servers_only_sum:
             return 0.0
         states = OPTIMIZER_STATES[self.plan.workload.optimizer]
         passes = SERVER_PASSES.get(self.strategy.update_semantics, 1.0 + 2 * (1 + states))
-        traffic = FP32 * passes
+        traffic = FP32 * (passes + 2 * self.strategy.delay_compensation)
         elements = bucket.elements * shards
         if self.strategy.compress_pull:
             work = self.plan.encoding.compressor.encode(

@@ -218,6 +218,11 @@ TRAINING: tuple[Dimension, ...] = (
                 "activations of fully connected layers, which data parallel ranks hold by parts",
                 {"strategy.activation_exchange": "always"},
             ),
+            Value(
+                "delay_compensated",
+                "gradients, corrected on the server by how far the model moved since the pull (DC-ASGD)",
+                {"strategy.delay_compensation": True},
+            ),
             _setting(_UPDATE, "elastic_average", "models against a centre, which both move towards (EASGD)"),
             _setting(_UPDATE, "sma", "corrections towards the average model, beside every step (Crossbow)"),
             _setting(_UPDATE, "gossip_average", "models, averaged with the peers of a graph"),

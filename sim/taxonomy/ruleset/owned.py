@@ -93,3 +93,12 @@ _owned(
     "exchange_bits", "update synchronization topology", "models are exchanged (D4)",
     "gradients are narrowed by compression", lambda c: c.strategy.update_semantics != "gradient_sum",
 )  # fmt: skip
+_owned(
+    "delay_compensation", "state synchronization update",
+    "servers update with late gradients (asp or ssp, update gradient_sum)",
+    "only a late gradient belongs to an older model", lambda c: (
+        c.uses_servers
+        and c.strategy.synchronization in ("asp", "ssp")
+        and c.strategy.update_semantics == "gradient_sum"
+    ),
+)  # fmt: skip
