@@ -228,8 +228,9 @@ def server_memory(strategy: Strategy, workload: Workload, *, workers: int, hosts
 
     Notes
     -----
-    In fp32: parameters (unless the servers only sum), the sum of received gradients or models, states of the optimiser where the servers
-    update; the model each worker pulled where delays are compensated (Zheng et al., DC-ASGD, ICML 2017).
+    In fp32: parameters (unless the servers only sum), the sum of received gradients or models, states of the
+    optimiser where the servers update; the model each worker pulled where delays are compensated (Zheng et
+    al., DC-ASGD, ICML 2017).
     """
     share = 4.0 * workload.num_parameters / hosts
     sums = strategy.servers_only_sum
