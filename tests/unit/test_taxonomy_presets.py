@@ -17,6 +17,52 @@ WHERE = {"megatron_3d": ("gpt3-175b", 64), "megascale": ("gpt3-175b", 64), "llam
 """Workload and number of DGX A100 hosts for presets that need many devices; others get something small."""
 
 
+SECTION_B = {
+    "B.1": (
+        "distbelief_downpour distbelief_sandblaster project_adam ps_li ssp_table petuum_bosen "
+        "petuum_strads geeps singa mxnet_kvstore tf_ps_async tf_ps_sync sync_backup multiverso rudra "
+        "staleness_asgd dc_asgd easgd sparknet deepspark mpca_sgd bigdl caffeonspark tensorflowonspark "
+        "dl4j_avg dl4j_shared deep_image cots_hpc one_weird_trick omnivore flexrr hetero_ps phub parallax "
+        "poseidon orpheus_sfb seide_1bit cntk bmuf paddlepaddle"
+    ),
+    "B.2": (
+        "firecaffe baidu_allreduce horovod pytorch_ddp caffe2_gloo chainermn powerai_ddl blueconnect "
+        "hier_ring_tencent torus2d_sony torus2d_tpu gradientflow s_caffe theano_mpi mpi_family caffe_mpi "
+        "intel_caffe_mlsl matex dmath mxnet_mpi byteps kurth_summit"
+    ),
+    "B.3": (
+        "hogwild dogwild buckwild strom d_psgd ad_psgd h_adpsgd gosgd gossipgrad sgp ako malt hop prague "
+        "d2 choco local_sgd post_local_sgd crossbow_sma gaia fedavg diloco streaming_diloco"
+    ),
+    "B.4": (
+        "tf_placement mirhoseini colocrl mayer_cp mesh_tensorflow flexflow_optcnn flexflow optcnn tofu "
+        "ampnet gpipe pipedream pipedream_2bw pipemare hetpipe dapple chimera terapipe megatron_tp "
+        "megatron_3d megatron_sp zero1 zero2 zero3 fsdp hsdp deepspeed_ulysses ring_attention cp gshard "
+        "switch deepspeed_moe zb_h1 zb_h2 zb_v dualpipe llama3_4d megascale"
+    ),
+    "B.5": (
+        "p3 tictac bytescheduler mg_wfbp nccl_ring nccl_tree nccl_nvls nccl_collnet blink sharp switchml "
+        "iswitch daiet atp libra inceptionn bml eflops rail_optimized rail_only"
+    ),
+    "B.6": (
+        "caffe caffe2 chainer cntk dl4j keras mxnet pytorch singa tensorflow horovod bigdl theano"
+    ),
+    "B.8": (
+        "speedo mariana elephas dist_keras tensorspark h2o minerva purine torch_distlearn lasagne "
+        "caffe_con_troll chaos keuper_asgd graphlab harp_daal reef angel glint kunpeng multiverso ray "
+        "tf_replicator phylanx lbann swcaffe tianhe3 digits nvcaffe dgx_stack large_batch_records"
+    ),
+}
+"""Systems that the surveys name, by section of the table of presets (schedulers apart)."""
+NAMED = sorted(" ".join(SECTION_B.values()).split())
+LATER = frozenset(
+    "project_adam deep_image one_weird_trick parallax byteps mesh_tensorflow mariana lbann "
+    "seide_1bit gradientflow sharp switchml iswitch daiet atp libra inceptionn nccl_nvls nccl_collnet "
+    "p3 tictac bytescheduler mg_wfbp".split()
+)
+"""Named systems whose mechanism is being written: in-network aggregation, mixed placement and the like."""
+
+
 def _place(name: str, strategy: Strategy) -> tuple[str, int]:
     if name in WHERE:
         return WHERE[name]
@@ -25,6 +71,19 @@ def _place(name: str, strategy: Strategy) -> tuple[str, int]:
     if strategy.ep > 1:
         return "mixtral-8x7b", 4
     return ("gpt3-1.3b" if strategy.tp * strategy.cp * strategy.pp > 1 else "resnet50"), 4
+
+
+@pytest.mark.parametrize("name", sorted({*NAMED} - LATER))
+def test_every_named_system_is_in_the_catalogue(name: str) -> None:
+    header = CATALOG.preset(name)
+    assert header.simplified, "what the model leaves out"
+    assert header.testbed, "the cluster of the source"
+    assert header.cluster is not None
+
+
+def test_names_of_the_table_are_distinct() -> None:
+    assert len(NAMED) == len({*NAMED}) + 3  # horovod, bigdl and multiverso stand in two sections
+    assert {*NAMED} >= LATER
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -92,4 +151,5 @@ def test_presets_differ() -> None:
         frozenset({"tf_ps_sync", "ps_colocated", "geeps"}),
         frozenset({"ps_async", "staleness_asgd"}),
         frozenset({"zero3", "fsdp"}),
+        frozenset({"petuum_strads", "flexrr"}),
     }
