@@ -94,7 +94,11 @@ class Sweep(CatalogSpec):
         {}, description="dotted field -> values, crossed with every grid; `taxonomy`: the dimensions"
     )
     dimensions: dict[str, list[str]] = Field(
-        {}, description="with `axes: taxonomy`: dimension -> values, e.g. synchronization: [bsp, ssp(3)]"
+        {},
+        description=(
+            "with `axes: taxonomy`: dimension, or a value that is an axis of its own, -> values, e.g. "
+            "synchronization: [bsp, ssp(3)], tp: [tp(1), tp(8)], sequence_parallel: [default, sequence_parallel]"
+        ),
     )
     points: tuple[dict[str, Any], ...] = ()
     grids: tuple[Grid, ...] = Field((), description="sub-sweeps with axes of their own")

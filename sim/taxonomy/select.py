@@ -20,6 +20,9 @@ DEFAULT_CHOICE: Mapping[str, Sequence[str]] = {
     "transfer scheduling": ("none", "wfbp"),
 }
 
+DEFAULT = "default"
+"""The value that sets nothing."""
+
 _CALL = re.compile(r"(?P<name>[^()]+?)\s*(?:\((?P<arguments>[^()]*)\))?")
 
 
@@ -30,7 +33,7 @@ class Choice:
     Attributes
     ----------
     dimension : str
-        Name of the dimension.
+        Name of the dimension, or of the value that is an axis of its own.
     label : str
         The value as it was asked for, e.g. ``ssp(3)``.
     settings : mapping of str to object
@@ -52,18 +55,24 @@ def choose(dimension_name: str, text: str) -> Choice:
     Parameters
     ----------
     dimension_name : str
-        Id or name of the dimension.
+        Id or name of the dimension, or a value's name: degrees belong to one dimension and yet are combined
+        freely, so each may be an axis (``tp``: ``tp(1)``, ``tp(8)``).
     text : str
-        E.g. ``ring``, ``ssp(3)``, ``tp(8)``; several parameters are separated by commas.
+        E.g. ``ring``, ``ssp(3)``, ``tp(8)``; several parameters are separated by commas. ``default`` leaves
+        fields as the sweep's strategy has them.
 
     Raises
     ------
     InputError
         If there is no such value, or its parameters are too many or missing.
     """
-    owner = dimension(dimension_name)
+    owner, axis = _axis(dimension_name)
     match = _CALL.fullmatch(text.strip())
     name = match["name"].strip() if match else text
+    if name == DEFAULT:
+        return Choice(axis, name, {})
+    if axis != owner.name and name != axis:
+        raise InputError(f"dimensions.{axis}", f"be {axis} with its parameters, or {DEFAULT}", text)
     value = _value(owner, name, text)
     arguments = (
         [part.strip() for part in match["arguments"].split(",")] if match and match["arguments"] else []
@@ -76,33 +85,44 @@ def choose(dimension_name: str, text: str) -> Choice:
             text,
         )
     given = dict(zip(value.fields, map(_scalar, arguments), strict=False))
-    return Choice(owner.name, text.strip(), {**value.settings, **given})
+    return Choice(axis, text.strip(), {**value.settings, **given})
+
+
+def _axis(name: str) -> tuple[Dimension, str]:
+    """The dimension that a name belongs to, and the axis it stands for."""
+    owners = [each for each in DIMENSIONS if name in map(_bare, each.values)]
+    if owners and name.lower() not in {each.name for each in DIMENSIONS}:
+        return owners[0], name
+    owner = dimension(name)
+    return owner, owner.name
+
+
+def _bare(value: Value) -> str:
+    return value.name.partition("(")[0].strip()
 
 
 def choices(wanted: Mapping[str, Sequence[str]] | None = None) -> dict[str, list[Choice]]:
-    """Dimension -> its chosen values; ``["all"]`` are all values that need no parameter."""
+    """Axis -> its chosen values; ``["all"]`` are all values of a dimension that need no parameter."""
     found: dict[str, list[Choice]] = {}
     for name, values in (wanted or DEFAULT_CHOICE).items():
-        owner = dimension(name)
+        owner, axis = _axis(name)
         texts = (
             [v.name for v in owner.values if v.settings and "(" not in v.name]
             if list(values) == ["all"]
             else values
         )
-        found[owner.name] = [choose(owner.name, text) for text in texts]
-        if not found[owner.name]:
+        found[axis] = [choose(name, text) for text in texts]
+        if not found[axis]:
             raise InputError(f"dimensions.{name}", "have at least one value")
     return found
 
 
 def _value(owner: Dimension, name: str, text: str) -> Value:
-    known = {value.name.partition("(")[0].strip(): value for value in owner.values}
+    known = {_bare(value): value for value in owner.values}
     if name not in known:
         close = nearest(name, list(known))
         hint = f"Try {close}." if close else f"Known: {', '.join(known)}."
-        elsewhere = [
-            each.name for each in DIMENSIONS for v in each.values if v.name.partition("(")[0] == name
-        ]
+        elsewhere = [each.name for each in DIMENSIONS if name in map(_bare, each.values)]
         if elsewhere:
             hint = f"It is a value of {elsewhere[0]}."
         raise InputError(f"dimensions.{owner.name}", "be values of the dimension", text, hint=hint)

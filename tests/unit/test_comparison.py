@@ -33,6 +33,7 @@ def test_values_are_found_by_name_and_parameter() -> None:
         ("parallelism", "tp", "parameters"),
         ("D3", "ring", "collective algorithm"),
         ("D99", "ring", "dimension"),
+        ("tp", "pp(2)", "be tp with its parameters, or default"),
     ],
 )
 def test_unknown_values_are_one_line(dimension: str, text: str, part: str) -> None:
@@ -45,6 +46,16 @@ def test_all_of_every_dimension_can_be_chosen() -> None:
         plain = [value for value in each.values if value.settings and "(" not in value.name]
         if plain:
             assert len(choices({each.name: ["all"]})[each.name]) == len(plain)
+
+
+def test_a_value_may_be_an_axis_of_its_own() -> None:
+    axes = choices({"tp": ["tp(1)", "tp(8)"], "pp": ["default", "pp(4)"], "D3": ["bsp", "default"]})
+    assert [[dict(choice.settings) for choice in values] for values in axes.values()] == [
+        [{"strategy.tp": 1}, {"strategy.tp": 8}],
+        [{}, {"strategy.pp": 4}],
+        [{"strategy.synchronization": "bsp"}, {}],
+    ]
+    assert list(axes) == ["tp", "pp", "synchronization"]
 
 
 def comparison(**dimensions: list[str]) -> Sweep:
