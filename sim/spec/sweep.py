@@ -96,8 +96,8 @@ class Sweep(CatalogSpec):
     dimensions: dict[str, list[str]] = Field(
         {},
         description=(
-            "with `axes: taxonomy`: dimension, or a value that is an axis of its own, -> values, e.g. "
-            "synchronization: [bsp, ssp(3)], tp: [tp(1), tp(8)], sequence_parallel: [default, sequence_parallel]"
+            "with `axes: taxonomy`: dimension, or a value that is an axis of its own, -> values: "
+            "synchronization: [bsp, ssp(3)], tp: [tp(1), tp(8)], sequence_parallel: [default, ...]"
         ),
     )
     points: tuple[dict[str, Any], ...] = ()
