@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from sim.analysis.simulate import simulate
 from sim.catalog import Catalog
 from sim.errors import InputError
-from sim.spec import Strategy
+from sim.spec import Cluster, Strategy, Workload
 from sim.taxonomy import ARCHETYPES, archetype, check, resolve
 
 CATALOG = Catalog()
@@ -78,6 +80,44 @@ def test_every_named_system_is_in_the_catalogue(name: str) -> None:
     assert header.simplified, "what the model leaves out"
     assert header.testbed, "the cluster of the source"
     assert header.cluster is not None
+
+
+@cache
+def _small(kind: str) -> tuple[Workload, Cluster]:
+    """A workload and a cluster on which every preset of a kind fits and plays in a moment."""
+    if kind == "experts":
+        mixtral = CATALOG.workload("mixtral-8x7b", global_batch_size=64, num_layers=4)
+        return mixtral, CATALOG.cluster("dgx-a100", num_hosts=4)
+    if kind == "layers":
+        gpt = CATALOG.workload("gpt3-350m", global_batch_size=32, num_layers=8)
+        return gpt, CATALOG.cluster("dgx-a100", num_hosts=1)
+    return CATALOG.workload("alexnet", batch_per_device=32), CATALOG.cluster("g4dn-12xlarge", num_hosts=2)
+
+
+def _kind(strategy: Strategy) -> str:
+    if strategy.ep > 1:
+        return "experts"
+    return "layers" if strategy.tp * strategy.cp * strategy.pp > 1 else "replicas"
+
+
+def test_every_preset_plays() -> None:
+    """Each distinct strategy once; those of hundreds of devices are left to the test above."""
+    played: set[Strategy] = set()
+    for name in (name for name in PRESETS if name not in WHERE):
+        strategy = CATALOG.strategy(name)
+        if strategy in played:
+            continue
+        played.add(strategy)
+        workload, cluster = _small(_kind(strategy))
+        scenario = CATALOG.build_scenario(
+            {"workload": workload, "cluster": cluster, "strategy": strategy, "fidelity": "analytic"}
+        )
+        result = simulate(scenario)
+        assert result.status == "ok", (name, result.message)
+        assert result.step_time_s is not None
+        assert result.bound_s is not None
+        assert result.step_time_s > 0, name
+    assert len(played) > 100
 
 
 def test_names_of_the_table_are_distinct() -> None:
