@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import pickle
 import subprocess
 import sys
@@ -222,3 +224,12 @@ def test_scenario_parts(catalog: Catalog) -> None:
     again = catalog.build_scenario({**specs, "cluster.num_hosts": 2})
     assert again.cluster.num_devices == 16
     assert again.workload is scenario.workload
+
+
+def test_a_fingerprint_is_that_of_the_whole_json() -> None:
+    """Parts keep their text, and yet nothing but the fields decides."""
+    catalog = Catalog()
+    specs = [catalog.cluster("dgx-a100"), catalog.workload("gpt2"), catalog.calibration(), Strategy(tp=8)]
+    for spec in [*specs, specs[0].model_copy(update={"num_hosts": 3})]:
+        text = json.dumps(spec.model_dump(mode="json", by_alias=True), sort_keys=True, separators=(",", ":"))
+        assert spec.fingerprint == hashlib.sha256(text.encode()).hexdigest()
