@@ -56,9 +56,8 @@ SECTION_B = {
 """Systems that the surveys name, by section of the table of presets (schedulers apart)."""
 NAMED = sorted(" ".join(SECTION_B.values()).split())
 _WRITTEN_LATER = (
-    "project_adam deep_image one_weird_trick parallax byteps mesh_tensorflow mariana lbann "
-    "seide_1bit gradientflow sharp switchml iswitch daiet atp libra inceptionn nccl_nvls nccl_collnet "
-    "p3 tictac bytescheduler mg_wfbp"
+    "parallax byteps "
+    "seide_1bit gradientflow sharp switchml iswitch daiet atp libra inceptionn nccl_nvls nccl_collnet"
 )
 LATER = frozenset(_WRITTEN_LATER.split())
 """Named systems whose mechanism is being written: in-network aggregation, mixed placement and the like."""
@@ -191,4 +190,5 @@ def test_presets_differ() -> None:
         frozenset({"ps_async", "staleness_asgd"}),
         frozenset({"zero3", "fsdp"}),
         frozenset({"petuum_strads", "flexrr"}),
+        frozenset({"mesh_tensorflow", "megatron_tp"}),
     }

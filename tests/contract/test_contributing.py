@@ -1,0 +1,91 @@
+"""The worked examples of CONTRIBUTING.md run and do what they say."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import sim
+import sim.lowering.state as states
+import sim.models.collectives as collectives
+import sim.models.schedules as schedules
+import sim.taxonomy.schedules as facts
+import sim.wire.compressors as compressors
+from sim.analysis.result import Result
+from sim.lowering.state import parameter_server
+from sim.spec import Strategy
+from sim.wire.compressor import Options
+from sim.wire.tensors import Content
+
+TEXT = (Path(__file__).resolve().parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+def example(part: str) -> dict[str, Any]:
+    """What the one block that mentions ``part`` defines."""
+    (block,) = [block for block in BLOCKS if part in block]
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(block, "CONTRIBUTING.md", "exec"), names)
+    assert len(block.splitlines()) < 30
+    return names
+
+
+def run(workload: str = "alexnet", slow: dict[int, float] | None = None, **fields: Any) -> Result:
+    """A run with values that the strategy's own names do not hold yet."""
+    cluster = sim.cluster("single-gpu", num_hosts=4)
+    return sim.run(
+        workload, cluster, Strategy().model_copy(update=fields), fidelity="analytic", slow_ranks=slow
+    )
+
+
+def test_a_compressor(monkeypatch: pytest.MonkeyPatch) -> None:
+    sign = example("BLOCK_SIGN")["BLOCK_SIGN"]
+    assert sign.size(Content(2560.0), 4.0, Options()) == pytest.approx(2560 / 8 + 4 * 10)
+    monkeypatch.setitem(compressors.COMPRESSORS, sign.name, sign)
+    assert run(compression=sign.name).status == "ok"
+
+
+def test_a_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = example("EAGER")
+    for stage in range(4):
+        order = [slot[0] for slot in names["eager"](stage, 4, 8, 1)]
+        assert sorted(order) == sorted((k, m, 0, 0) for k in "BF" for m in range(8))
+    monkeypatch.setitem(schedules.SCHEDULES, "eager", names["EAGER"])
+    monkeypatch.setitem(cast(Any, facts.SCHEDULES), "eager", names["EAGER_FACTS"])
+    fields = {"pp": 4, "micro_batch_size": 1}
+    plain = run("gpt2", **fields)
+    eager = run("gpt2", schedule="eager", **fields)
+    assert eager.status == plain.status == "ok"
+    assert eager.step_time_s <= plain.step_time_s * 1.001  # type: ignore[operator]
+    assert eager.peak_memory_bytes > plain.peak_memory_bytes  # type: ignore[operator]
+
+
+def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
+    builders = example("_star")["BUILDERS"]
+    monkeypatch.setattr(collectives, "_BUILDERS", {**collectives._BUILDERS, **builders})
+    monkeypatch.setattr(collectives, "PAIRS", collectives.PAIRS | {*builders})
+    monkeypatch.setattr(collectives, "ALGORITHMS", (*collectives.ALGORITHMS, "star"))
+    gather, spread = collectives.plan("all_reduce", "star", 5)
+    assert len(gather.src) == len(spread.dst) == 4
+    assert gather.steps == spread.steps == 1
+
+
+def test_a_synchronisation_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = example("MajorityState")
+    monkeypatch.setattr(parameter_server, "_RULES", {**parameter_server._RULES, **names["RULES"]})
+    majority = {"state": "ps_dedicated", "num_servers": 1, "synchronization": "majority"}
+
+    def chosen(strategy: Strategy) -> type[states.StateLowering]:
+        found = states.state_lowering(strategy)
+        return names["MajorityState"] if strategy.synchronization == "majority" else found
+
+    monkeypatch.setattr(sys.modules["sim.lowering.lower"], "state_lowering", chosen)
+    slow = {3: 3.0}
+    one_backup = {**majority, "synchronization": "backup", "backup_workers": 1}
+    result = run(slow=slow, **majority)
+    assert result.step_time_s == pytest.approx(run(slow=slow, **one_backup).step_time_s)  # 3 of 4
+    assert result.step_time_s < 0.6 * run(slow=slow, state="ps_dedicated", num_servers=1).step_time_s  # type: ignore[operator]
