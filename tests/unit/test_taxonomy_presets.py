@@ -55,12 +55,8 @@ SECTION_B = {
 }
 """Systems that the surveys name, by section of the table of presets (schedulers apart)."""
 NAMED = sorted(" ".join(SECTION_B.values()).split())
-_WRITTEN_LATER = (
-    "parallax byteps "
-    "seide_1bit gradientflow sharp switchml iswitch daiet atp libra inceptionn nccl_nvls nccl_collnet"
-)
-LATER = frozenset(_WRITTEN_LATER.split())
-"""Named systems whose mechanism is being written: in-network aggregation, mixed placement and the like."""
+LATER = frozenset({"parallax", "libra"})
+"""Named systems whose mechanism is being written: placement by density of gradients, sparse aggregation."""
 
 
 def _place(name: str, strategy: Strategy) -> tuple[str, int]:
@@ -190,5 +186,4 @@ def test_presets_differ() -> None:
         frozenset({"ps_async", "staleness_asgd"}),
         frozenset({"zero3", "fsdp"}),
         frozenset({"petuum_strads", "flexrr"}),
-        frozenset({"mesh_tensorflow", "megatron_tp"}),
     }
