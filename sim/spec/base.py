@@ -131,9 +131,13 @@ class Spec(BaseModel):
     @cached_property
     def _canonical_json(self) -> str:
         """All fields, keys sorted. Parts keep theirs: thousands of points of a sweep share a workload."""
-        parts = {name: part for name in type(self).model_fields if isinstance(part := getattr(self, name), Spec)}
+        parts = {
+            name: part for name in type(self).model_fields if isinstance(part := getattr(self, name), Spec)
+        }
         rest = self.model_dump(mode="json", by_alias=True, exclude=set(parts))
-        texts = {name: json.dumps(value, sort_keys=True, separators=(",", ":")) for name, value in rest.items()}
+        texts = {
+            name: json.dumps(value, sort_keys=True, separators=(",", ":")) for name, value in rest.items()
+        }
         for name, part in parts.items():
             texts[type(self).model_fields[name].alias or name] = part._canonical_json
         return f"{{{','.join(f'{json.dumps(name)}:{texts[name]}' for name in sorted(texts))}}}"
