@@ -10,6 +10,7 @@ import numpy as np
 from sim.errors import InputError
 from sim.spec import Calibration
 from sim.spec.calibration import Parameter
+from sim.validate.recordings.intervals import USUAL_LATENCY_SPREAD
 from sim.validate.recordings.machines import SERVER, WORKER
 from sim.validate.recordings.predict import Predictor
 from sim.validate.recordings.rows import Row
@@ -19,7 +20,6 @@ GOODPUT = 1448 / 1538
 """Bytes of data in 1538 on the wire: Ethernet preamble, gap and headers, IP, TCP with timestamps."""
 _PING_OPERATIONS = ("sendrecv_ring", "send")
 _SERVER_STEPS = 12
-_LATENCY_SPREAD = 0.08
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _latency(ping: Row) -> Parameter:
     if value <= 0:
         must = "be above the delay of four cables"
         raise InputError("median_us", must, ping.text("median_us"), where=ping.place)
-    spread = max(_LATENCY_SPREAD, 1.28 * ping.number_of("cv", 0.0))
+    spread = max(USUAL_LATENCY_SPREAD, 1.28 * ping.number_of("cv", 0.0))
     return Parameter(
         value=value, low=value * (1 - spread), high=value * (1 + spread),
         n=int(ping.number_of("reps", 1)), source=f"ping of two ranks, {ping.place}",

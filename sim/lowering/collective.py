@@ -189,8 +189,8 @@ def _elementary_bytes(traffic: Traffic, family: Family, phase: int, sizes: Float
     if not family.operation:
         scaled: FloatArray = family.phases[phase].fraction * sizes
         return scaled
-    ranks, queued = family.groups.shape[1], traffic.queued_notes
-    sent = [gloo.messages(family.operation, ranks, float(size), queued=queued) for size in sizes]
+    ranks, queued, apart = family.groups.shape[1], traffic.queued_notes, traffic.apart
+    sent = [gloo.messages(family.operation, ranks, float(size), queued=queued, apart=apart) for size in sizes]
     return np.array([sum(m.size_bytes for m in messages if m.phase == phase) for messages in sent])
 
 
@@ -213,6 +213,7 @@ def _traffic(
         library_times=times,
         step_latency=step_latency(calibration, library or cluster.library),
         reduction_rate=reduction_rate(cluster, calibration),
+        apart=False,
     )
     wanted.uneven(len(groups[0]))
     return traffic, groups, sizes, _request(traffic, groups, sizes, wanted)
@@ -279,7 +280,7 @@ def _request(
         # Roots stay where they are; other ranks are arranged as the library would.
         fixed = op in (*_ROOTED, "all_to_allv")
         if traffic.messages:
-            phases = gloo.message_plan(op, size, queued=traffic.queued_notes)
+            phases = gloo.message_plan(op, size, queued=traffic.queued_notes, apart=traffic.apart)
         else:
             links = None
             if name == "packed_trees":

@@ -58,6 +58,8 @@ class Traffic:
         Classes of endpoints, groups and links.
     loads : dict
         Per family ``[phase][group class] -> (links, coefficients)``.
+    apart : bool
+        Ranks come to a collective from their own work, not at one agreed moment as in a benchmark.
     """
 
     network: Network
@@ -69,6 +71,7 @@ class Traffic:
     alternatives: dict[str, IntArray] = field(default_factory=dict)
     parts: Partition | None = None
     loads: dict[str, list[list[tuple[IntArray, FloatArray]]]] = field(default_factory=dict)
+    apart: bool = True
     _chosen: dict[tuple[str, float, bytes], str] = field(default_factory=dict, repr=False)
 
     @property
@@ -138,7 +141,7 @@ class Traffic:
         if size < 2:
             return
         if self.messages:
-            phases = gloo.message_plan(op, size, queued=self.queued_notes)
+            phases = gloo.message_plan(op, size, queued=self.queued_notes, apart=self.apart)
             self.request(name, groups, phases, operation=op)
             return
         grid = self.grid(groups, algorithm, dims)

@@ -167,7 +167,10 @@ class TransferEmitter:
         """A collective as messages; it begins when fewer than two earlier ones of its group are under way."""
         routed = self.traffic.families[family]
         members = self.family_classes[family].members[group]
-        sent = gloo.messages(routed.operation, routed.groups.shape[1], size, queued=self.traffic.queued_notes)
+        sent = gloo.messages(
+            routed.operation, routed.groups.shape[1], size,
+            queued=self.traffic.queued_notes, apart=self.traffic.apart,
+        )  # fmt: skip
         counter, earlier = self._finished.get((members, stream), (-1, 0))
         if counter < 0:
             counter = self.builder.counter(f"{stream}.finished")
@@ -175,6 +178,8 @@ class TransferEmitter:
         tasks: list[int] = []
         for message in sent:
             latency = message.reduced_bytes / self.traffic.reduction_rate
+            if message.behind_bytes:
+                latency += message.behind_bytes / self._flow_rate(family, group, message.phase)
             tasks.append(
                 self.transfer(
                     family, group, message.size_bytes, name, cause,
@@ -192,6 +197,12 @@ class TransferEmitter:
         )
         self.builder.add(end, counter)
         return [end]
+
+    def _flow_rate(self, family: str, group: int, phase: int) -> float:
+        """Bytes/s of an elementary flow of a phase that nothing else disturbs."""
+        links, coefficients = self.traffic.loads[family][phase][group]
+        capacity = self.traffic.capacity[self.traffic.classes.link_representative[links]]
+        return float((capacity / coefficients).min()) if len(links) else float("inf")
 
     def transfer(
         self,

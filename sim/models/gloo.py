@@ -9,6 +9,12 @@ Notes pass bulk data on other connections, but not on their own: between two ran
 note waits behind the segment that its sender is sending. A network that queues everything in one line
 (``queued``) makes all notes wait.
 
+An all-gather posts its sends before its receives. Where two ranks do not begin at one moment (``apart``), the
+later one finds the other's notes, sends at once, and its own notes leave behind its data: of the two halves
+each way only one overlaps with the other direction, and the exchange takes three halves' time. The rank that
+is served later is behind afterwards, so the ranks of a training job stay apart. Rings of more ranks send
+notes and data of one connection in different directions, and reductions post receives first: neither suffers.
+
 Source: gloo, allreduce.cc (ring), allgather.cc, broadcast.cc, reduce.cc, alltoall.cc, barrier.cc; checked
 by the bytes of each connection and by stretched delays.
 """
@@ -45,15 +51,18 @@ class Message:
         Messages of this collective that have to arrive first.
     reduced_bytes : float
         Bytes that every sender adds up before it can post this message.
+    behind_bytes : float
+        Bytes that the receiver sends before its note.
     """
 
     phase: int
     size_bytes: float
     after: tuple[int, ...] = ()
     reduced_bytes: float = 0.0
+    behind_bytes: float = 0.0
 
 
-def message_plan(op: str, n: int, *, queued: bool = False) -> Plan:
+def message_plan(op: str, n: int, *, queued: bool = False, apart: bool = False) -> Plan:
     """The phases that the messages of ``op`` on ``n`` ranks refer to; ``fraction`` is 1 throughout.
 
     Raises
@@ -61,18 +70,23 @@ def message_plan(op: str, n: int, *, queued: bool = False) -> Plan:
     InputError
         If gloo has no such operation.
     """
-    return _build(op, n, 0.0, queued)[0] if n > 1 else ()
+    return _build(op, n, 0.0, queued, apart)[0] if n > 1 else ()
 
 
-def messages(op: str, n: int, size_bytes: float, *, queued: bool = False) -> tuple[Message, ...]:
+def messages(
+    op: str, n: int, size_bytes: float, *, queued: bool = False, apart: bool = False
+) -> tuple[Message, ...]:
     """Messages of a collective of ``size_bytes`` (nccl-tests' size) in an order in which they can be sent."""
-    return _build(op, n, size_bytes, queued)[1] if n > 1 else ()
+    return _build(op, n, size_bytes, queued, apart)[1] if n > 1 else ()
 
 
 @lru_cache(maxsize=4096)
-def _build(op: str, n: int, size_bytes: float, queued: bool) -> tuple[Plan, tuple[Message, ...]]:
+def _build(op: str, n: int, size_bytes: float, queued: bool, apart: bool) -> tuple[Plan, tuple[Message, ...]]:
     if op not in _BUILDERS:
         raise InputError("collective.operation", f"be one of {', '.join(_BUILDERS)} for gloo", op)
+    if apart and n == 2 and op == "all_gather":
+        phases, sent = _late_gather(size_bytes)
+        return phases, tuple(sent)
     phases, sent = _BUILDERS[op](n, size_bytes)
     if not queued and not (n == 2 and op in _TWO_WAY):
         return phases, tuple(sent)
@@ -127,6 +141,13 @@ def _all_reduce(n: int, size: float) -> tuple[Plan, list[Message]]:
 def _all_gather(n: int, size: float) -> tuple[Plan, list[Message]]:
     sent = [Message(0, size / n / 2, (i - 2,) if i > 1 else ()) for i in range(2 * (n - 1))]
     return (_ring(n, 1),), sent
+
+
+def _late_gather(size: float) -> tuple[Plan, list[Message]]:
+    """All-gather of two ranks of which one comes later: its data leaves before its notes."""
+    half = size / 4
+    ring = _ring(2, 1)
+    return (replace(ring, steps=1), ring), [Message(0, half), Message(1, half, (0,), behind_bytes=half)]
 
 
 def _broadcast(n: int, size: float) -> tuple[Plan, list[Message]]:

@@ -368,14 +368,15 @@ class StateLowering(ABC):
         representatives = self.plan.classes.representatives
         return {i: self.plan.device_of_rank(int(representatives[i])) for i in self.sharers(stage)}
 
-    def copy_bucket(self, stage: int, elements: float, step: int, after: Ends, name: str) -> Ends:
-        """Copy gradients into a bucket, or out of it, if the framework does (``bucket_copy_traffic``)."""
+    def copy_bucket(
+        self, stage: int, elements: float, step: int, after: Ends, name: str, copied: str = "bucket"
+    ) -> Ends:
+        """Copy what is sent or received, if the framework does: ``bucket_copy_traffic`` and its like."""
         calibration = self.plan.calibration
-        if self.plan.gradient_span()[0] < 2:
+        parameter = f"{copied}_copy_traffic"
+        if self.plan.gradient_span()[0] < 2 or not calibration.has("framework", "default", parameter):
             return after
-        if not calibration.has("framework", "default", "bucket_copy_traffic"):
-            return after
-        traffic = calibration.value("framework", "default", "bucket_copy_traffic")
+        traffic = calibration.value("framework", "default", parameter)
         classes = self.sharers(stage)
         seconds = {}
         for index in classes:

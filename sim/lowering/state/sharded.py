@@ -245,6 +245,8 @@ class FullyShardedState(StateLowering):
                 f"{self.layers[unit[0]].name}.all_gather", Cause.PARAMETER_COMM, after, stream="dp_gather",
                 chunks=self.strategy.chunks, micro_batch=micro_batch, step=step,
             )  # fmt: skip
+            name = f"{self.layers[unit[0]].name}.unpack"
+            ends = self.copy_bucket(stage, bucket.elements, step, ends, name, "gather")
             for index, tasks in ends.items():
                 done.setdefault(index, []).extend(tasks)
         return done
@@ -256,8 +258,9 @@ class FullyShardedState(StateLowering):
         done: Ends = {}
         name = f"{self.layers[unit[0]].name}.reduce_scatter"
         for bucket in self._buckets(unit):
+            packed = self.copy_bucket(stage, bucket.elements, step, after, f"{name}.pack", "scatter")
             ends = self.exchange_parts(
-                stage, bucket, scatter_exchange(self.plan), name, after, stream="dp_reduce",
+                stage, bucket, scatter_exchange(self.plan), name, packed, stream="dp_reduce",
                 micro_batch=micro_batch, step=step,
             )  # fmt: skip
             if last:

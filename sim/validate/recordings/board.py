@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from sim.errors import InputError
+from sim.validate.recordings.intervals import SMALL
 from sim.validate.recordings.predict import Prediction, Predictor
 from sim.validate.recordings.rows import Row
-
-SMALL = 256 * 1024  # bytes: collectives below are bound by latency
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -14,21 +15,19 @@ from sim.errors import ClusterloomError, InputError
 from sim.graph.execution import ExecutionGraph
 from sim.lowering import lower, lower_collective
 from sim.spec import Calibration, Cluster, Scenario, Strategy, Workload
-from sim.spec.calibration import Bound
 from sim.spec.scenario import Perturbation
+from sim.validate.recordings.intervals import USUAL_LATENCY_SPREAD, interval
 from sim.validate.recordings.machines import WORKER, recorded_cluster
 from sim.validate.recordings.rows import Row
 from sim.validate.recordings.trace import Traces, measured_layer, measured_workload
 
 MIB = 2.0**20
 EVERYTHING = 1e15  # a bucket that nothing fills
-COMPUTE_SPREAD = 0.015
-"""Two traces of one rank are accepted when their medians agree within 3 %."""
-NOISE = 0.006
-"""Run-to-run spread of step times on a machine that does nothing else."""
-
+_NEGLIGIBLE = 0.01  # spread of a latency
 _OPERATIONS = {"sendrecv_ring": "neighbour_exchange"}
-_RULES = {"sync": "bsp", "async": "asp", "ssp": "ssp"}
+_SCHEDULES = ("gpipe", "1f1b")
+_MODES = ("replay", "real")
+_RULES = {"sync": "bsp", "async": "asp", "ssp": "ssp", "bsp": "bsp", "asp": "asp"}
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,18 @@ class Predictor:
             value = self.value(row)
         except ClusterloomError as error:
             return Prediction(status="skipped", message=str(error))
-        ends = [bounded.value(row) for bounded in self._bounds()]
-        low, high = min(value, *ends) * (1 - NOISE), max(value, *ends) * (1 + NOISE)
-        bandwidth, latency = (baseline.value(row) for baseline in self._baselines())
+        ends = tuple(bounded.value(row) for bounded in self._bounds())
+        low, high = interval(row, value, ends)
+        bandwidth, latency = (self._baseline(baseline, row) for baseline in self._baselines())
         return Prediction(value, low, high, bandwidth, latency)
+
+    @staticmethod
+    def _baseline(baseline: Predictor, row: Row) -> float | None:
+        """A baseline's prediction; None where the textbook has none."""
+        try:
+            return baseline.value(row)
+        except ClusterloomError:
+            return None
 
     def value(self, row: Row) -> float:
         """Seconds (updates/s of a parameter server) that the row should have measured."""
@@ -95,15 +102,20 @@ class Predictor:
         return predict(self, row)
 
     def _bounds(self) -> list[Predictor]:
-        ends: tuple[tuple[Bound, float], ...] = (("low", 1 - COMPUTE_SPREAD), ("high", 1 + COMPUTE_SPREAD))
-        return [
-            replace(
-                self,
-                calibration=self.calibration.at_bounds("library", "gloo", "step_latency_network", bound),
-                compute_factor=self.compute_factor * factor,
-            )
-            for bound, factor in ends
-        ]
+        """Predictors at the ends of a ping that was worse than usual; none for a good one."""
+        found = []
+        latency = self.calibration.parameter("library", "gloo", "step_latency_network")
+        for bound in ("low", "high"):
+            spread = abs(latency.at(bound) / latency.value - 1) if latency.value else 0.0
+            excess = sqrt(max(spread**2 - USUAL_LATENCY_SPREAD**2, 0.0))
+            if excess < _NEGLIGIBLE:
+                continue
+            value = latency.value * (1 - excess if bound == "low" else 1 + excess)
+            moved = latency.model_copy(update={"value": value, "low": None, "high": None})
+            library = self.calibration.library
+            table = {**library, "gloo": {**library["gloo"], "step_latency_network": moved}}
+            found.append(replace(self, calibration=self.calibration.model_copy(update={"library": table})))
+        return found
 
     def _baselines(self) -> tuple[Predictor, Predictor]:
         textbook = replace(self, library="nccl")
@@ -155,9 +167,12 @@ class Predictor:
     def model(self, row: Row, groups: int | None = None) -> Workload:
         """The row's model with its measured times."""
         trace = self.traces.get(row.text("model"), quiet="quiet" in row.text("tag"))
-        emulated = row.text("mode", "replay") == "replay"
+        mode = row.text("mode", "replay")
+        if mode not in _MODES:
+            raise InputError("mode", f"be one of {', '.join(_MODES)}", mode, where=row.place)
+        emulated = mode == "replay"
         overhead = self.calibration.value("framework", "default", "emulated_layer_time") if emulated else 0.0
-        scale = row.number_of("scale", 1.0) * self.compute_factor
+        scale = row.amount_of("scale", 1.0) * self.compute_factor
         return trace.workload(scale=scale, unit_overhead=overhead, groups=groups)
 
     def collective(self, row: Row, op: str, ranks: int, size: float) -> float:
@@ -187,13 +202,14 @@ def without_latency(calibration: Calibration) -> Calibration:
 
 def _collective(predictor: Predictor, row: Row) -> float:
     op = _OPERATIONS.get(row.text("op"), row.text("op"))
-    ranks = 2 if op == "send" else int(row.number_of("world"))
-    return predictor.collective(row, op, ranks, row.number_of("bytes"))
+    ranks = 2 if op == "send" else row.count_of("world")
+    size = row.amount_of("bytes", 0.0 if op == "barrier" else None)
+    return predictor.collective(row, op, ranks, size)
 
 
 def _training(predictor: Predictor, row: Row) -> float:
-    world, algorithm = int(row.number_of("world")), row.text("algo", "ddp")
-    workload, cluster = predictor.model(row), predictor.cluster(row, int(row.number_of("world")))
+    world, algorithm = row.count_of("world"), row.text("algo", "ddp")
+    workload, cluster = predictor.model(row), predictor.cluster(row, world)
     if world == 1:
         return predictor.step(workload, cluster)
     if row.text("hook") == "noop":  # buckets are filled and emptied, nothing is sent
@@ -204,7 +220,7 @@ def _training(predictor: Predictor, row: Row) -> float:
         )
         return predictor.step(workload, predictor.cluster(row, 1)) + copied / rate
     if algorithm == "local":
-        steps = int(row.number_of("k", 1))
+        steps = row.count_of("k", 1)
         return predictor.step(
             workload, cluster, row.slow_ranks, synchronization="local", local_steps=steps,
             bucket_size=EVERYTHING,
@@ -213,7 +229,7 @@ def _training(predictor: Predictor, row: Row) -> float:
         return predictor.step(workload, cluster, row.slow_ranks, overlap=False, bucket_size=EVERYTHING)
     if algorithm != "ddp":
         raise InputError("algo", "be ddp, blocking or local", algorithm, where=row.place)
-    bucket = row.number_of("bucket_mb", 25) * MIB
+    bucket = row.amount_of("bucket_mb", 25) * MIB
     options: dict[str, Any] = {"bucket_size": bucket, "first_bucket_size": bucket}
     if not bucket:  # torch's default: a small first bucket
         options = {"bucket_size": 25 * MIB, "first_bucket_size": MIB}
@@ -231,16 +247,16 @@ def _hook(row: Row) -> dict[str, Any]:
 
 
 def _server(predictor: Predictor, row: Row) -> float:
-    workers, rule = int(row.number_of("workers")), row.text("algo")
+    workers, rule = row.count_of("workers"), row.text("algo")
     if rule not in _RULES:
         raise InputError("algo", f"be one of {', '.join(_RULES)}", rule, where=row.place)
-    seconds = row.number_of("compute_us") * 1e-6 * predictor.compute_factor
-    layer = measured_layer("model", 0, seconds, 0.0, [row.number_of("params")])
+    seconds = row.amount_of("compute_us") * 1e-6 * predictor.compute_factor
+    layer = measured_layer("model", 0, seconds, 0.0, [row.amount_of("params", positive=True)])
     # Rank 0 of the recording is the server.
-    slow = {rank - 1: factor for rank, factor in row.slow_ranks.items()}
+    slow = {rank - 1: factor for rank, factor in row.slow_ranks.items() if rank}
     graph, run = predictor.play(
         measured_workload("model", [layer], 0.0), predictor.cluster(row, workers), slow, state="ps_dedicated",
-        num_servers=1, synchronization=_RULES[rule], staleness=int(row.number_of("s", 0)), overlap=False,
+        num_servers=1, synchronization=_RULES[rule], staleness=int(row.amount_of("s", 0)), overlap=False,
         bucket_size=EVERYTHING,
     )  # fmt: skip
     return updates_per_second(graph, run)
@@ -268,11 +284,12 @@ def updates_per_second(graph: ExecutionGraph, run: RunRecord) -> float:
 
 
 def _pipeline(predictor: Predictor, row: Row) -> float:
-    stages, micro_batches = int(row.number_of("stages")), int(row.number_of("microbatches"))
-    times = [[float(t) * 1e-6 for t in row.text(f"stage_{p}_us").split()] for p in ("fwd", "bwd")]
-    if any(len(each) != stages for each in times):
-        raise InputError("stage_fwd_us", f"have {stages} times", row.text("stage_fwd_us"), where=row.place)
-    elements = row.number_of("act_bytes") / 4
+    stages, micro_batches = row.count_of("stages"), row.count_of("microbatches")
+    times = [row.times_of(f"stage_{direction}_us", stages) for direction in ("fwd", "bwd")]
+    schedule = row.text("sched", "1f1b").lower()
+    if schedule not in _SCHEDULES:
+        raise InputError("sched", f"be one of {', '.join(_SCHEDULES)}", schedule, where=row.place)
+    elements = row.amount_of("act_bytes") / 4
     factor = predictor.compute_factor
     layers = [
         measured_layer(f"stage{i}", i, forward * factor, backward * factor,
@@ -282,16 +299,16 @@ def _pipeline(predictor: Predictor, row: Row) -> float:
     workload = measured_workload("pipeline", layers, 0.0, samples=micro_batches)
     step = predictor.step(
         workload, predictor.cluster(row, stages), pp=stages, micro_batch_size=1,
-        schedule=row.text("sched", "1f1b"),
+        schedule=schedule,
     )  # fmt: skip
     return step + predictor.collective(row, "barrier", stages, 0.0)
 
 
 def _sharded(predictor: Predictor, row: Row) -> float:
-    workload = predictor.model(row, groups=int(row.number_of("groups", 4)))
+    workload = predictor.model(row, groups=row.count_of("groups", 4))
     return predictor.step(
-        workload, predictor.cluster(row, int(row.number_of("world"))),
-        state="zero3" if row.number_of("reshard", 1) else "zero2", overlap=False, bucket_size=EVERYTHING,
+        workload, predictor.cluster(row, row.count_of("world")),
+        state="zero3", reshard_after_forward=bool(row.number_of("reshard", 1)), overlap=False,
     )  # fmt: skip
 
 

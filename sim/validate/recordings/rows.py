@@ -11,12 +11,13 @@ from pathlib import Path
 from sim.errors import InputError
 
 _KINDS = {
-    "collective": {"op", "world", "rate_mbit", "delay_us", "bytes", "median_us"},
-    "training": {"mode", "algo", "model", "world", "rate_mbit", "delay_us", "bucket_mb"},
-    "server": {"algo", "workers", "compute_us", "updates_per_s", "params"},
-    "pipeline": {"sched", "stages", "microbatches", "act_bytes", "stage_fwd_us", "stage_bwd_us"},
-    "sharded": {"reshard", "groups", "world", "model"},
+    "collective": {"op", "world", "rate_mbit", "bytes"},
+    "server": {"algo", "workers", "params", "compute_us"},
+    "pipeline": {"sched", "stages", "microbatches", "stage_fwd_us", "stage_bwd_us"},
+    "sharded": {"model", "world", "rate_mbit", "groups"},
+    "training": {"algo", "model", "world", "rate_mbit"},
 }
+"""Columns that tell a kind of table; a row that lacks another one that it needs says so itself."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,50 @@ class Row:
             raise InputError(name, "be finite", given, where=self.place)
         return value
 
+    def count_of(self, name: str, default: float | None = None) -> int:
+        """A cell as a positive whole number.
+
+        Raises
+        ------
+        InputError
+            If it is none.
+        """
+        value = self.number_of(name, default)
+        if value != int(value) or value < 1:
+            raise InputError(name, "be a whole number of at least 1", self.text(name), where=self.place)
+        return int(value)
+
+    def amount_of(self, name: str, default: float | None = None, *, positive: bool = False) -> float:
+        """A cell as a number that is not negative, or positive.
+
+        Raises
+        ------
+        InputError
+            If it is none.
+        """
+        value = self.number_of(name, default)
+        if value < 0 or (positive and not value):
+            must = "be positive" if positive else "not be negative"
+            raise InputError(name, must, self.text(name), where=self.place)
+        return value
+
+    def times_of(self, name: str, count: int) -> list[float]:
+        """A cell of ``count`` times in us, as seconds.
+
+        Raises
+        ------
+        InputError
+            If it is none.
+        """
+        given = self.text(name)
+        try:
+            times = [float(each) * 1e-6 for each in given.split()]
+        except ValueError:
+            times = []
+        if len(times) != count or not all(0 <= each < float("inf") for each in times):
+            raise InputError(name, f"have {count} times", given or "nothing", where=self.place)
+        return times
+
     @property
     def place(self) -> str:
         """File and line."""
@@ -70,12 +115,12 @@ class Row:
     @property
     def rate(self) -> float:
         """Bytes/s of a host's cable."""
-        return self.number_of("rate_mbit") * 1e6 / 8
+        return self.amount_of("rate_mbit", positive=True) * 1e6 / 8
 
     @property
     def delay(self) -> float:
         """Seconds one way of a cable."""
-        return self.number_of("delay_us") * 1e-6
+        return self.amount_of("delay_us") * 1e-6
 
     @property
     def queued(self) -> bool:
@@ -91,25 +136,31 @@ class Row:
     @property
     def slow_ranks(self) -> dict[int, float]:
         """Rank -> factor on its compute time."""
-        found = re.fullmatch(r"(\d+):([\d.]+)", self.text("slow"))
-        return {int(found[1]): float(found[2])} if found else {}
+        given = self.text("slow")
+        if given in ("", "none", "-"):
+            return {}
+        found = re.fullmatch(r"(\d+):(\d+(?:\.\d*)?)", given)
+        if not found or not float(found[2]):
+            raise InputError("slow", "be RANK:FACTOR", given, where=self.place)
+        return {int(found[1]): float(found[2])}
 
     @property
     def measured(self) -> float | None:
-        """Measured seconds, or updates/s of a parameter server; None where the row has none."""
+        """Measured seconds, or updates/s of a parameter server; None without a usable one."""
         column = {"collective": "median_us", "server": "updates_per_s"}.get(self.kind, "median_step_us")
         if self.text("algo") == "local":  # most steps of local SGD do not communicate: the mean counts
             column = "mean_step_us"
-        if not self.text(column):
+        try:
+            value = self.amount_of(column, positive=True)
+        except InputError:
             return None
-        value = self.number_of(column)
         return value if self.kind == "server" else value * 1e-6
 
 
 def read_rows(path: Path) -> tuple[list[str], list[Row]]:
     """Columns and rows of a CSV file of one kind."""
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             columns = list(reader.fieldnames or ())
             kind = next((name for name, needed in _KINDS.items() if needed <= set(columns)), "")
@@ -151,7 +202,7 @@ def find_files(given: Iterable[str]) -> list[Path]:
 
 def _is_known(path: Path) -> bool:
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8-sig") as file:
             columns = set(next(csv.reader(file), []))
     except (OSError, UnicodeDecodeError, csv.Error):
         return False
