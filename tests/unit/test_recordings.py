@@ -215,3 +215,29 @@ def test_recording_refuses_what_it_cannot_do(capsys: pytest.CaptureFixture[str])
     assert "equal --ranks" in capsys.readouterr().err
     assert main(["record", "-o", "nowhere", "--strategy", "magic"]) == 2
     assert "--strategy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"op": "all_reduce", "world": "2.5", "bytes": "1"},
+        {"op": "all_reduce", "world": "1e6", "bytes": "1"},
+        {"op": "all_reduce", "bytes": "1e99"},
+        {"op": "all_reduce", "bytes": "-1"},
+        {"op": "all_reduce", "bytes": "1", "rate_mbit": "0"},
+        {"op": "foo", "bytes": "1"},
+    ],
+)
+def test_a_row_that_cannot_be_predicted_says_why(predictor: Predictor, cells: dict[str, str]) -> None:
+    found = predictor.predict(row("collective", COLLECTIVE, **cells))
+    assert found.status == "skipped"
+    assert "must" in found.message
+    assert found.value is None
+
+
+def test_an_interval_widens_with_the_repeats(predictor: Predictor) -> None:
+    calm = predictor.predict(row("training", TRAINING, cv="0", steps="10"))
+    noisy = predictor.predict(row("training", TRAINING, cv="0.2", steps="10"))
+    assert calm.low is not None and calm.high is not None and calm.value is not None
+    assert calm.low < calm.value < calm.high
+    assert noisy.high is not None and noisy.high > calm.high

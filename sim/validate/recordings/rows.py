@@ -20,6 +20,10 @@ _KINDS = {
 """Columns that tell a kind of table; a row that lacks another one that it needs says so itself."""
 
 
+MOST_RANKS = 256  # and micro-batches, blocks and local steps: more were never recorded behind one switch
+MOST_BYTES = 4 * 2.0**30  # of one collective: gloo cuts it into segments of 1 MiB
+
+
 @dataclass(frozen=True)
 class Row:
     """One recorded configuration.
@@ -72,8 +76,9 @@ class Row:
             If it is none.
         """
         value = self.number_of(name, default)
-        if value != int(value) or value < 1:
-            raise InputError(name, "be a whole number of at least 1", self.text(name), where=self.place)
+        if value != int(value) or not 1 <= value <= MOST_RANKS:
+            must = f"be a whole number from 1 to {MOST_RANKS}"
+            raise InputError(name, must, self.text(name), where=self.place)
         return int(value)
 
     def amount_of(self, name: str, default: float | None = None, *, positive: bool = False) -> float:
@@ -88,6 +93,8 @@ class Row:
         if value < 0 or (positive and not value):
             must = "be positive" if positive else "not be negative"
             raise InputError(name, must, self.text(name), where=self.place)
+        if name == "bytes" and value > MOST_BYTES:
+            raise InputError(name, f"be at most {MOST_BYTES:.0f}", self.text(name), where=self.place)
         return value
 
     def times_of(self, name: str, count: int) -> list[float]:
