@@ -52,7 +52,7 @@ def fit(name: str, rows: Sequence[Row], traces: Traces, base: Calibration) -> Fi
         If there is no ping, or no trace.
     """
     ping = _ping(rows)
-    found = traces.all()
+    found = [trace for trace in traces.all() if trace.optimizer_s > 0]
     if not found:
         raise InputError("recordings", "come with at least one layer trace", hint="Use --traces DIR.")
     latency = _latency(ping)

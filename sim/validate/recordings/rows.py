@@ -138,7 +138,11 @@ class Row:
     def slow_links(self) -> dict[int, float]:
         """Host -> its own rate, from a tag such as ``hetero-link3-200``."""
         found = re.search(r"link(\d+)-(\d+)", self.text("tag"))
-        return {int(found[1]): float(found[2]) * 1e6 / 8} if found else {}
+        if not found:
+            return {}
+        if not float(found[2]):
+            raise InputError("tag", "give a slow link a positive rate", self.text("tag"), where=self.place)
+        return {int(found[1]): float(found[2]) * 1e6 / 8}
 
     @property
     def slow_ranks(self) -> dict[int, float]:
