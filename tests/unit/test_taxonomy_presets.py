@@ -92,6 +92,8 @@ def _small(kind: str) -> tuple[Workload, Cluster]:
 def _kind(strategy: Strategy) -> str:
     if strategy.ep > 1:
         return "experts"
+    if strategy.context_parallelism == "spatial":
+        return "replicas"
     return "layers" if strategy.tp * strategy.cp * strategy.pp > 1 else "replicas"
 
 
