@@ -81,3 +81,11 @@ def test_broadcast_from_one_port_shares_it_among_children() -> None:
 def test_unknown_operation_is_refused() -> None:
     with pytest.raises(InputError, match="gloo"):
         gloo.message_plan("scan", 4)
+
+
+def test_two_ranks_that_come_apart_gather_half_as_long_again() -> None:
+    apart = gloo.messages("all_gather", 2, 4e6, apart=True)
+    assert sum(m.size_bytes for m in apart) == 2e6
+    assert sum(m.behind_bytes for m in apart) == 1e6
+    assert gloo.messages("all_gather", 4, 4e6, apart=True) == gloo.messages("all_gather", 4, 4e6)
+    assert gloo.messages("all_reduce", 2, 4e6, apart=True) == gloo.messages("all_reduce", 2, 4e6)

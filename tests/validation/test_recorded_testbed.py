@@ -74,3 +74,7 @@ def test_pipelines(predictor: Predictor) -> None:
 
 def test_parameter_servers(predictor: Predictor) -> None:
     assert errors(predictor, "ps", lambda row: True).max() < 0.08
+
+
+def test_fully_sharded(predictor: Predictor) -> None:
+    assert errors(predictor, "fsdp", lambda row: True).max() < 0.05
