@@ -29,11 +29,12 @@ BLOCKS = ("transformer", "moe")
 
 @dataclass(frozen=True, order=True)
 class Size:
-    """What is changed: pipeline stages, micro-batches, and layers of one model chunk."""
+    """What is changed: pipeline stages, micro-batches, layers of one model chunk, and chunks of a stage."""
 
     stages: int
     micro_batches: int
     depth: int
+    chunks: int = 1
 
 
 @dataclass(frozen=True)
@@ -72,27 +73,34 @@ class Estimate:
     error: float = 0.0
 
 
-def axes_of(run: Run) -> tuple[Axis, Axis, Axis]:
-    """(Stages, micro-batches per stage or micro-batches, layers per chunk) of a run."""
+Axes = tuple[Axis, Axis, Axis, Axis]
+Point = tuple[float, float, float, float]
+MANY_CHUNKS = 6
+"""Model chunks of a stage above which their number is extrapolated, too."""
+
+
+def axes_of(run: Run) -> Axes:
+    """Stages, micro-batches per stage or micro-batches, layers per chunk, chunks per stage of a run."""
     stages, chunks = run.strategy.pp, run.strategy.virtual_stages
     blocks = int(run.params.get("num_layers", 0)) if run.generator in BLOCKS else 0
     blocks += run.ends if blocks else 0
     depth = blocks / (stages * chunks) if blocks else 0.0
     if stages == 1:
         layers = _axis(depth, 4, 6, 8) if blocks else Axis.fixed(depth)
-        return Axis.fixed(1), _axis(run.micro_batches, 2, 3, 5), layers
+        return Axis.fixed(1), _axis(run.micro_batches, 2, 3, 5), layers, Axis.fixed(chunks)
     layers = _axis(depth, 1, 2, 3) if blocks else Axis.fixed(depth)
     ranks = run.strategy.tp * run.strategy.cp * (run.strategy.dp or 1)
     per_host = run.cluster.devices_per_host[0]
-    regular = ranks % per_host == 0 or run.cluster.size == 1
+    regular = ranks % per_host == 0 or per_host % ranks == 0 or run.cluster.size == 1
     pipeline = Axis.fixed(stages)
     if blocks and regular and (stages > 10 or (chunks > 1 and stages > 4)):
-        pipeline = _axis(stages, 4, 8, 10) if chunks == 1 else _axis(stages, 2, 4, 5)
+        pipeline = _axis(stages, 4, 8, 10) if chunks == 1 else _axis(stages, 2, 3, 4)
     if chunks > 1:
-        return pipeline, _axis(run.micro_batches / stages, 2, 3, 4), layers
+        several = _axis(chunks, 2, 3, 4) if blocks and chunks > MANY_CHUNKS else Axis.fixed(chunks)
+        return pipeline, _axis(run.micro_batches / stages, 2, 3, 4), layers, several
     # Micro-batches may leave a full pipeline in a rhythm of 2 or 4, so 8 lie between the values.
     first = pipeline.high + 2
-    return pipeline, _axis(run.micro_batches, first, first + 8, first + 12), layers
+    return pipeline, _axis(run.micro_batches, first, first + 8, first + 12), layers, Axis.fixed(chunks)
 
 
 def _axis(wanted: float, low: float, high: float, test: float) -> Axis:
@@ -113,23 +121,22 @@ def estimate(
     known : callable
         Size -> whether it was played before and costs nothing.
     """
-    stages, micro, depth = axes_of(run)
-    corner_points = list(itertools.product(stages.values, micro.values, depth.values))
-    test, wanted = (
-        (getattr(stages, at), getattr(micro, at), getattr(depth, at)) for at in ("test", "wanted")
-    )
+    axes = axes_of(run)
+    corner_points: list[Point] = list(itertools.product(*(axis.values for axis in axes)))  # type: ignore[arg-type]
+    test: Point = tuple(axis.test for axis in axes)  # type: ignore[assignment]
+    wanted: Point = tuple(axis.wanted for axis in axes)  # type: ignore[assignment]
     per_stage = run.strategy.virtual_stages > 1
 
-    def size(point: tuple[float, float, float]) -> Size:
-        s, m, d = point
-        return Size(round(s), round(m * s if per_stage else m), round(d))
+    def size(point: Point) -> Size:
+        s, m, d, chunks = point
+        return Size(round(s), round(m * s if per_stage else m), round(d), round(chunks))
 
     work = sum(_work(point, per_stage) for point in {*corner_points, test} if not known(size(point)))
     if work >= _work(wanted, per_stage):
         return None
 
-    def linear(point: tuple[float, float, float]) -> FloatArray:
-        weights = [axis.weights(value) for axis, value in zip((stages, micro, depth), point, strict=True)]
+    def linear(point: Point) -> FloatArray:
+        weights = [axis.weights(value) for axis, value in zip(axes, point, strict=True)]
         total = sum(
             float(np.prod(factor)) * corner
             for factor, corner in zip(itertools.product(*weights), corners, strict=True)
@@ -144,7 +151,7 @@ def estimate(
     return Estimate(seconds, len(corners) + 1, error)
 
 
-def _work(point: tuple[float, float, float], per_stage: bool) -> float:
+def _work(point: Point, per_stage: bool) -> float:
     """Tasks of a run, up to a factor."""
-    stages, micro, depth = point
-    return stages * micro * (stages if per_stage else 1) * max(depth, 1)
+    stages, micro, depth, chunks = point
+    return stages * micro * (stages if per_stage else 1) * max(depth, 1) * chunks

@@ -103,7 +103,7 @@ def _resized(run: Run, scenario: Scenario, size: Size) -> Scenario:
         "global_batch_size": size.micro_batches * (strategy.micro_batch_size or 1) * (strategy.dp or 1)
     }
     if size.depth:
-        changes["num_layers"] = size.stages * strategy.virtual_stages * size.depth - run.ends
+        changes["num_layers"] = size.stages * size.chunks * size.depth - run.ends
     cluster = run.cluster
     if size.stages != strategy.pp:
         ranks = strategy.tp * strategy.cp * (strategy.dp or 1) * size.stages
@@ -111,7 +111,7 @@ def _resized(run: Run, scenario: Scenario, size: Size) -> Scenario:
     return scenario.model_copy(
         update={
             "workload": run.workload(**changes),
-            "strategy": strategy.model_copy(update={"pp": size.stages}),
+            "strategy": strategy.model_copy(update={"pp": size.stages, "virtual_stages": size.chunks}),
             "cluster": cluster,
         }
     )
@@ -122,13 +122,13 @@ _KNOWN: dict[str, dict[Size, FloatArray]] = {}
 
 
 def _family(run: Run) -> str:
-    """What two runs share that differ in micro-batches, stages and layers only."""
+    """What two runs share that differ in micro-batches, stages, chunks and layers only."""
     varied = {"num_layers", "global_batch_size", "name"}
     ranks = run.strategy.tp * run.strategy.cp * (run.strategy.dp or 1)
     shape = [
         run.generator,
         sorted((k, v) for k, v in run.params.items() if k not in varied),
-        run.strategy.model_dump(mode="json", exclude={"pp"}),
+        run.strategy.model_dump(mode="json", exclude={"pp", "virtual_stages"}),
         run.cluster.host_types[0].fingerprint,
         min(run.cluster.devices_per_host[0], ranks * run.strategy.pp) if run.strategy.pp > 1 else 0,
         run.framework,
