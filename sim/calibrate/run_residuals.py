@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.calibrate.run_terms import Term
-from sim.calibrate.runs import SOURCE, RunFit, fit_runs
+from sim.calibrate.runs import CHIPS, SOURCE, RunFit, fit_runs
 from sim.spec import Calibration
 from sim.spec.calibration import Parameter
 from sim.validate.runs import Prediction
@@ -119,6 +119,13 @@ def own_spread(entries: Sequence[tuple[dict[str, float], float, float]], sizes: 
     return max(math.sqrt(needed[order[int(np.searchsorted(reached, 0.8))]]), 0.01)
 
 
+def _measured_elsewhere(residual: Residual, found: Sequence[Residual]) -> bool:
+    """Whether another source has the chip; else leaving the source out leaves out its device as well."""
+    device = residual.term.shape.device.name
+    chip = next((chip for chip in CHIPS.values() if device in chip), (device,))
+    return any(r.group != residual.group and r.term.shape.device.name in chip for r in found)
+
+
 def with_spread(
     fitted: RunFit,
     folds: Sequence[Residual],
@@ -148,7 +155,8 @@ def with_spread(
             for residual in found
         ]
 
-    known, unknown = entries_of(folds), entries_of(sources)
+    known, unknown = entries_of(folds), entries_of([r for r in sources if _measured_elsewhere(r, sources)])
+    unknown = unknown or entries_of(sources)
     sizes = fit_spread(known)
     framework = {key: dict(params) for key, params in fitted.calibration.framework.items()}
     source = f"{SOURCE}: residuals of rows left out"
