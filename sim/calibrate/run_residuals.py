@@ -119,11 +119,14 @@ def own_spread(entries: Sequence[tuple[dict[str, float], float, float]], sizes: 
     return max(math.sqrt(needed[order[int(np.searchsorted(reached, 0.8))]]), 0.01)
 
 
-def _measured_elsewhere(residual: Residual, found: Sequence[Residual]) -> bool:
-    """Whether another source has the chip; else leaving the source out leaves out its device as well."""
-    device = residual.term.shape.device.name
-    chip = next((chip for chip in CHIPS.values() if device in chip), (device,))
-    return any(r.group != residual.group and r.term.shape.device.name in chip for r in found)
+def _measured_elsewhere(found: Sequence[Residual]) -> list[Residual]:
+    """Residuals whose chip another source has; else leaving out the source leaves out its device, too."""
+    chip_of = {device: chip for chip, devices in CHIPS.items() for device in devices}
+    chips = [chip_of.get(r.term.shape.device.name, r.term.shape.device.name) for r in found]
+    groups: dict[str, set[str]] = {}
+    for chip, residual in zip(chips, found, strict=True):
+        groups.setdefault(chip, set()).add(residual.group)
+    return [residual for chip, residual in zip(chips, found, strict=True) if len(groups[chip]) > 1]
 
 
 def with_spread(
@@ -155,7 +158,7 @@ def with_spread(
             for residual in found
         ]
 
-    known, unknown = entries_of(folds), entries_of([r for r in sources if _measured_elsewhere(r, sources)])
+    known, unknown = entries_of(folds), entries_of(_measured_elsewhere(sources))
     unknown = unknown or entries_of(sources)
     sizes = fit_spread(known)
     framework = {key: dict(params) for key, params in fitted.calibration.framework.items()}
