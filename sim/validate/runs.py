@@ -6,6 +6,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -241,9 +242,14 @@ def _computed(
             yield from _batch((batch, calibration))
         return
     context = multiprocessing.get_context("fork" if os.name == "posix" else "spawn")
-    with context.Pool(workers) as pool:
+    with context.Pool(workers, _as_worker) as pool:
         for results in pool.imap_unordered(_batch, [(batch, calibration) for batch in batches]):
             yield from results
+
+
+def _as_worker() -> None:
+    """Workers end silently when told to, whatever the command around them does then."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _batch(job: tuple[list[tuple[str, Run]], Calibration]) -> list[tuple[str, Prediction]]:
