@@ -37,14 +37,14 @@ published.groupby(["split", "group"]).size()
 # %% [markdown]
 # ## A sample
 #
-# At most six rows of each source, spread over its table; runs without pipelines, which cost least to
+# At most three rows of each source, spread over its table; runs without pipelines, which cost least to
 # simulate. Your own file works as well: the columns `id, model, gpu, gpus` are enough to start with, and
 # what is missing is assumed, named, and paid for with a wider interval.
 
 # %%
 small = published[(published["pp"].fillna("1") == "1") & (published["tier"] != "X")]
 sample = pd.concat(
-    rows.iloc[np.linspace(0, len(rows) - 1, min(6, len(rows))).astype(int)]
+    rows.iloc[np.linspace(0, len(rows) - 1, min(3, len(rows))).astype(int)]
     for _, rows in small.groupby("group")
 )
 path = Path("sample.csv")
