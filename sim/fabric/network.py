@@ -354,7 +354,10 @@ class Network:
 
     def _local(self, segment: Segment, table: IntArray) -> IntArray:
         """Global links of paths inside hosts, int[n, w] padded with -1."""
-        path = table[segment.row]
+        listed = (table >= 0).any(axis=0)  # links that nobody asks for leave whole columns of padding
+        if not listed.any():
+            return np.full((len(segment.row), 0), -1, np.int64)
+        path = (table if listed.all() else np.ascontiguousarray(table[:, listed]))[segment.row]
         return np.where(path >= 0, path + self._first_link[segment.host][:, None], -1)
 
     def _nic_index(self, places: Places, peers: Places) -> IntArray:

@@ -383,6 +383,10 @@ class Plan(Traffic):
         first = self.strategy.first_bucket_size
         tensors = [self.local_tensors(layer, expert) for layer in chunk]
         capacity = self.strategy.bucket_size
+        if self.strategy.synchronization == "soft_sync":
+            # A gradient counts as a whole (Rudra): batches that differ from bucket to bucket could wait for
+            # each other in a circle.
+            capacity = first = float("inf")
         if self.strategy.fusion == "size":
             return make_buckets(
                 chunk,
