@@ -285,7 +285,12 @@ class Plan(Traffic):
         if self.strategy.state == "ps_dedicated":
             return self.cluster.server_type.memory_bytes
         hosts = (self.server_endpoints - self.network.num_devices).tolist()
-        return min(self.cluster.host_of(host).memory_bytes for host in hosts)
+        return min(
+            (
+                self.cluster.host_of(host) if host < self.cluster.size else self.cluster.server_type
+            ).memory_bytes
+            for host in hosts
+        )
 
     def gradient_groups(self, *, expert: bool = False) -> IntArray:
         """Groups of ranks that hold the same parameters and sum their gradients."""

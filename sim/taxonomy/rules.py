@@ -227,6 +227,7 @@ def _plain_rule(strategy: Strategy, context: Context) -> dict[str, object]:
         (rule == "ssp" and strategy.staleness == 0)
         or (rule == "backup" and strategy.backup_workers == 0)
         or (rule == "delayed" and strategy.delay == 0)
+        or (rule == "soft_sync" and strategy.gradients_per_update == context.dp)
     ):
         rule = "bsp"
     if rule != strategy.synchronization:

@@ -153,7 +153,7 @@ def asynchronous(rule: str, n: int = 4, *, megabytes: float = 1e-6, **fields: An
     )  # fmt: skip
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     st.integers(0, 3),
     st.lists(st.floats(1.0, 3.0), min_size=3, max_size=3),
@@ -165,6 +165,9 @@ def test_bounded_workers_never_run_further_ahead(
 ) -> None:
     slow = dict(enumerate(speeds))
     result = asynchronous("ssp", staleness=bound, slow_ranks=slow, overlap=overlap, megabytes=size)
+    if bound == 0:  # a barrier: there is nothing to be ahead of
+        assert result.staleness is None
+        return
     assert result.staleness is not None
     assert result.staleness["max_ahead"] <= bound
 

@@ -58,8 +58,9 @@ def _cost(workload: Workload, device: str, micro_batch: float, **options: object
 @given(workloads, st.sampled_from(DEVICES), st.integers(1, 64), st.integers(1, 64))
 def test_more_samples_are_never_faster(workload: Workload, device: str, batch: int, more: int) -> None:
     small, large = _cost(workload, device, batch), _cost(workload, device, batch + more)
-    assert (large.forward_s >= small.forward_s * (1 - 1e-12)).all()
-    assert (large.backward_s >= small.backward_s * (1 - 1e-12)).all()
+    # Of a pass: where the host issues kernels more slowly than the device runs them, layers share its time.
+    assert large.forward_s.sum() >= small.forward_s.sum() * (1 - 1e-12)
+    assert large.backward_s.sum() >= small.backward_s.sum() * (1 - 1e-12)
     np.testing.assert_allclose(large.forward_flops, small.forward_flops * (batch + more) / batch, rtol=1e-12)
 
 
@@ -82,7 +83,8 @@ def test_tensor_parallelism_conserves_flops(
     # A part is slower than the whole at most by its launches of collectives, where the host issues kernels
     # more slowly than the device runs them. Nor is it faster than its share.
     collectives = sum(layer.tensor_all_reduce for layer in workload.layers)
-    issue_time = default_catalog().calibration("default").value("framework", "default", "kernel_issue_time")
+    calibration = default_catalog().calibration("default")
+    issue_time = calibration.value("framework", "default", "collective_issue_time")
     assert part.forward_s.sum() <= whole.forward_s.sum() * (1 + 1e-9) + collectives * issue_time
     assert part.backward_s.sum() * tp * 1.02 >= whole.backward_s.sum()
 

@@ -402,7 +402,7 @@ def test_sigterm_leaves_one_line_and_its_own_code(tmp_path: Path):
 def test_an_internal_error_is_one_line_with_code_1(cli, monkeypatch: pytest.MonkeyPatch):
     import sim.analysis.simulate as module
 
-    def broken(_: object) -> None:
+    def broken(*_: object) -> None:
         raise RuntimeError("oops\nsecond line")
 
     monkeypatch.setattr(

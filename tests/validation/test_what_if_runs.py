@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import sim
-from sim.analysis import simulate
+from sim.analysis.simulate import simulate
 from sim.architecture import generate
 from tests.oracle.test_right_answers import BACKWARD, FORWARD, even_workload, network, scenario
 
