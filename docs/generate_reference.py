@@ -251,7 +251,7 @@ def specs_page() -> str:
         spec.Device, spec.Host, spec.HostLink, spec.Nic, spec.Storage, spec.Fabric, spec.FabricEdge,
         spec.Cluster, spec.HostGroup, spec.Workload, spec.Layer, spec.LayerTime, spec.Gemm, spec.Convolution,
         spec.Attention, spec.MemoryBound, spec.Embedding, spec.Measured,
-        spec.ScenarioFile, spec.Perturbation, spec.Sweep, spec.Grid,
+        spec.ScenarioFile, spec.Perturbation, spec.BackgroundFlow, spec.Sweep, spec.Grid,
         spec.Calibration, spec.Parameter,
     ]  # fmt: skip
     return page(

@@ -125,6 +125,6 @@ plot.main_effects(effects["gpt3-a100"], objective="sequences/s", title="GPT-3 13
 # pipeline schedule only matters where there is a pipeline.
 
 # %%
-pd.Series({name: found["r_squared"].iloc[0] for name, found in effects.items()}, name="r_squared").round(
-    3
-).to_frame()
+pd.Series(
+    {name: found["r_squared"].iloc[0] for name, found in effects.items() if len(found)}, name="r_squared"
+).round(3).to_frame()

@@ -29,7 +29,15 @@ def test_there_are_notebooks() -> None:
     assert SCRIPTS
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+LONG = ("07_tour_of_the_taxonomy",)
+"""Notebooks that take more than a minute even when they are thinned."""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(p, marks=pytest.mark.slow) if p.stem in LONG else p for p in SCRIPTS],
+    ids=lambda path: path.stem,
+)
 def test_notebook_runs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLUSTERLOOM_TOUR", "short")
     _execute(script, tmp_path, monkeypatch)

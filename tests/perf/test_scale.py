@@ -47,14 +47,17 @@ def test_gpt_like_data_parallel_on_512_takes_less_than_100_ms() -> None:
     assert within(found, 0.1), found
 
 
-def test_65536_devices_cost_at_most_half_as_much_again_as_8192() -> None:
-    """The graphs are equally large; only laying out, routing and folding ranks grows with their number."""
-    pairs = [(fresh("GPT-3 on 8,192"), fresh("GPT-3 on 65,536")) for _ in range(3)]  # in turn
+def test_65536_devices_cost_at_most_three_quarters_more_than_8192() -> None:
+    """The graphs are equally large; only laying out, routing and folding ranks grows with their number.
+
+    Playing takes about a third of it since collectives beside weight gradients are played as one.
+    """
+    pairs = [(fresh("GPT-3 on 8,192"), fresh("GPT-3 on 65,536")) for _ in range(2)]  # in turn
     small, large = pairs[0]
     (
         seconds_small,
         seconds_large,
-    ) = (  # the best of three, part by part: neighbours on the machine only slow down
+    ) = (  # the best of two, part by part: neighbours on the machine only slow down
         min(m.lower_s for m in each) + min(m.play_s for m in each) for each in zip(*pairs, strict=True)
     )
     assert large.tasks == small.tasks <= 50_000
@@ -62,7 +65,7 @@ def test_65536_devices_cost_at_most_half_as_much_again_as_8192() -> None:
     assert large.events == pytest.approx(small.events, rel=0.01)
     assert small.events <= 60_000
     assert any(within(first, 1.0) for first, _ in pairs), pairs
-    assert seconds_large <= 1.5 * seconds_small, pairs
+    assert seconds_large <= 1.75 * seconds_small, pairs
 
 
 @pytest.mark.parametrize("length", [20, pytest.param(100, marks=pytest.mark.slow)])
