@@ -238,6 +238,7 @@ def specs_page() -> str:
     """Fields of everything else that is described in YAML."""
     from sim import spec
     from sim.spec.base import CatalogSpec
+    from sim.spec.convergence import Convergence
 
     units = table(
         ("kind", "text", "value in Python"),
@@ -251,7 +252,7 @@ def specs_page() -> str:
         spec.Device, spec.Host, spec.HostLink, spec.Nic, spec.Storage, spec.Fabric, spec.FabricEdge,
         spec.Cluster, spec.HostGroup, spec.Workload, spec.Layer, spec.LayerTime, spec.Gemm, spec.Convolution,
         spec.Attention, spec.MemoryBound, spec.Embedding, spec.Measured,
-        spec.ScenarioFile, spec.Perturbation, spec.BackgroundFlow, spec.Sweep, spec.Grid,
+        spec.ScenarioFile, spec.Perturbation, spec.BackgroundFlow, Convergence, spec.Sweep, spec.Grid,
         spec.Calibration, spec.Parameter,
     ]  # fmt: skip
     return page(
