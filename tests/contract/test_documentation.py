@@ -74,7 +74,15 @@ def test_result_page_lists_every_field() -> None:
     assert sorted(_first_column("result.md")) == sorted(Result("ok").to_dict())
 
 
-@pytest.mark.parametrize("page", EXAMPLES.pages(), ids=lambda path: path.stem)
+LONG = ("what_if", "best_strategy", "first_sweep", "models")
+"""Pages whose examples take more than twenty seconds; `make docs` writes what they print."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=pytest.mark.slow) if p.stem in LONG else p for p in EXAMPLES.pages()],
+    ids=lambda path: path.stem,
+)
 def test_examples_run_and_print_what_the_page_shows(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     with EXAMPLES.empty_folder():

@@ -47,6 +47,7 @@ def test_gpt_like_data_parallel_on_512_takes_less_than_100_ms() -> None:
     assert within(found, 0.1), found
 
 
+@pytest.mark.slow
 def test_65536_devices_cost_at_most_three_quarters_more_than_8192() -> None:
     """The graphs are equally large; only laying out, routing and folding ranks grows with their number.
 
