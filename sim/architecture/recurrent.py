@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from sim.architecture.common import assemble
+from sim.architecture.transformer import CROSS_ENTROPY_BACKWARD, CROSS_ENTROPY_FORWARD
 from sim.spec.base import Spec
 from sim.spec.layer import Attention, Embedding, Gemm, Layer, MemoryBound, Op
 from sim.spec.workload import Workload
@@ -106,9 +107,8 @@ def _attention(shape: GnmtShape, block: int) -> Layer:
         ops=(
             Gemm(rows=target, n=hidden, k=hidden),
             Gemm(rows=source, n=hidden, k=hidden),
-            MemoryBound(
-                elements=4 * scores, backward_elements=6 * scores
-            ),  # sum, tanh, product with a vector
+            # Sum, tanh, product with a vector.
+            MemoryBound(elements=4 * scores, backward_elements=6 * scores),
             Attention(query_length=target, key_length=source, heads=1, kv_heads=1, head_dim=hidden),
         ),
         parameters=2 * matrix + 2 * hidden + 1,
@@ -128,7 +128,9 @@ def _classifier(shape: GnmtShape, block: int) -> Layer:
         block=block,
         ops=(
             Gemm(rows=tokens, n=vocabulary, k=hidden),
-            MemoryBound(elements=7 * logits, backward_elements=11 * logits),
+            MemoryBound(
+                elements=CROSS_ENTROPY_FORWARD * logits, backward_elements=CROSS_ENTROPY_BACKWARD * logits
+            ),
         ),
         parameters=float(vocabulary * hidden + vocabulary),
         tensors=(float(vocabulary * hidden), float(vocabulary)),

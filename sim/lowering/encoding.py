@@ -60,9 +60,8 @@ class Encoding:
         plan = self.plan
         if isinstance(self.compressor, Cast) and not self.compressor.scaled:
             return self._exchanged * self.gradient_bytes
-        buckets = [bucket for virtual in range(len(plan.chunks)) for bucket in plan.buckets(virtual)]
-        sent = sum(message.size for bucket in buckets for message in self.messages(bucket))
-        held = sum(bucket.elements for bucket in buckets)
+        sent = sum(message.size for bucket in plan.all_buckets for message in self.messages(bucket))
+        held = sum(bucket.elements for bucket in plan.all_buckets)
         return self._exchanged * sent / held if held else 0.0
 
     @property
@@ -72,13 +71,13 @@ class Encoding:
         return workload.num_parameters - sum(workload.layers[layer].parameters for layer in self.plan.held)
 
     def shapes(self, layer: int, expert: bool) -> tuple[Tensor, ...]:
-        """Shapes of ``Plan.local_tensors``, one each."""
+        """Shapes of ``Bucketing.local_tensors``, one each."""
         key = layer, expert
         if key not in self._shapes:
             plan, spec = self.plan, self.plan.workload.layers[layer]
-            sizes = plan.local_tensors(layer, expert)
+            sizes = plan.bucketing.local_tensors(layer, expert)
             found = [each for each in layer_tensors(spec) if each[0].elements]
-            found = found[plan.own_tensors(layer, expert)]
+            found = found[plan.bucketing.own_tensors(layer, expert)]
             if len(found) != len(sizes):
                 found = [(square(size), False) for size in sizes]
             self._shapes[key] = tuple(

@@ -105,8 +105,7 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
     devices = [
         (device, int(count)) for device, count in zip(cluster.device_types, counts, strict=True) if count
     ]
-    used_hosts = range(int(plan.network.device_host[ranks - 1]) + 1)
-    hosts = [cluster.host_of(host) for host in used_hosts]
+    hosts = [cluster.host_of(host) for host in range(plan.used_hosts)]
     if strategy.has_server_hosts:
         hosts += [cluster.server_type] * plan.num_servers
     price = sum(host.price_per_hour for host in hosts) + sum(

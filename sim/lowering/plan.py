@@ -15,16 +15,14 @@ import numpy.typing as npt
 from sim.errors import InputError
 from sim.fabric.network import Network
 from sim.lowering.arrays import distinct
-from sim.lowering.buckets import Bucket, make_buckets
-from sim.lowering.collective import lower_collective
+from sim.lowering.bucketing import Bucketing
+from sim.lowering.buckets import Bucket
 from sim.lowering.encoding import Encoding
-from sim.lowering.fusion import FusionOptions, ReadyTensor, fuse, idle_seconds, partitioned
 from sim.lowering.held import divided, held_layers
 from sim.lowering.layout import Layout
 from sim.lowering.library import LibraryTimes, achievable
 from sim.lowering.stages import split_layers
 from sim.lowering.traffic import Traffic, reduction_rate, step_latency
-from sim.models.collectives import GRID_ALGORITHMS
 from sim.models.compute import LayerCosts, Measurement, chain_cost
 from sim.models.data_path import Checkpoint, DataPath, checkpoint, data_path
 from sim.models.memory import (
@@ -57,7 +55,6 @@ class Plan(Traffic):
     micro_batch_size: int
     num_servers: int
     server_endpoints: IntArray
-    _buckets: dict[int, list[Bucket]] = field(default_factory=dict)
     _spans: dict[bool, tuple[int, int]] = field(default_factory=dict)
 
     @property
@@ -267,8 +264,7 @@ class Plan(Traffic):
     @property
     def memory_capacity(self) -> float:
         """Memory in bytes of the smallest device that carries a rank."""
-        kinds = distinct(self.network.device_type[: self.layout.num_ranks])
-        return min(self.cluster.device_types[int(kind)].memory_bytes for kind in kinds)
+        return min(device.memory_bytes for device in self.worker_devices)
 
     @property
     def server_footprint(self) -> dict[str, float]:
@@ -282,8 +278,6 @@ class Plan(Traffic):
     @property
     def server_memory_capacity(self) -> float:
         """Memory in bytes of the smallest host with parameter servers."""
-        if self.strategy.state == "ps_dedicated":
-            return self.cluster.server_type.memory_bytes
         hosts = (self.server_endpoints - self.network.num_devices).tolist()
         return min(
             (
@@ -312,7 +306,7 @@ class Plan(Traffic):
 
     def shard_size(self, *, expert: bool = False) -> int:
         """Ranks that share one copy of sharded state; the others of a gradient group hold copies of it."""
-        return self.strategy.shard_ranks or self.gradient_groups(expert=expert).shape[1]
+        return self.strategy.shard_ranks or self.gradient_span(expert=expert)[0]
 
     def shard_groups(self, *, expert: bool = False) -> IntArray:
         """Groups of neighbours that share one copy of sharded state."""
@@ -350,120 +344,19 @@ class Plan(Traffic):
         experts = expert_parameters(spec, degrees) if degrees.folds_experts else 0.0
         return experts if expert else everything - experts
 
+    @cached_property
+    def bucketing(self) -> Bucketing:
+        """Which gradients travel together."""
+        return Bucketing(self)
+
     def buckets(self, virtual: int) -> list[Bucket]:
         """Gradient buckets of a model chunk."""
-        if virtual not in self._buckets:
-            factored = {layer: self.factors(layer) for layer in self.chunks[virtual]}
-            dense = [
-                layer for layer in self.chunks[virtual] if not factored[layer] and layer not in self.held
-            ]
-            fused = [
-                bucket
-                for expert in self.parameter_kinds
-                for bucket in self._fused(virtual, dense, expert=expert)
-            ]
-            found = partitioned(fused, self.strategy.partition_size, self.element_bytes)
-            for layer in reversed(self.chunks[virtual]):
-                if factored[layer]:
-                    elements = self.local_elements(layer)
-                    found.append(Bucket(len(found), elements, layer, factors=factored[layer]))
-            self._buckets[virtual] = found
-        return self._buckets[virtual]
+        return self.bucketing.of(virtual)
 
-    def factors(self, layer: int) -> float:
-        """Numbers a rank sends of a layer whose gradient travels as sufficient factors; else 0.
-
-        Every rank receives the others' samples x (rows + columns), against twice the matrix for an all-reduce
-        (Xie et al., SFB, UAI 2016; Poseidon's choice per layer: Zhang et al., ATC 2017, section 3.2).
-        """
-        op, ranks = self.workload.layers[layer].fully_connected, self.gradient_groups().shape[1]
-        if self.strategy.sufficient_factors == "never" or op is None or ranks < 2 or layer in self.held:
-            return 0.0
-        numbers = self.micro_batches * self.local_samples * op.rows * (op.n + op.k)
-        dense = 2 * self.workload.layers[layer].parameters / ranks
-        return numbers if self.strategy.sufficient_factors == "always" or numbers < dense else 0.0
-
-    def _fused(self, virtual: int, chunk: list[int], *, expert: bool) -> list[Bucket]:
-        """Buckets of some layers of a chunk before they are cut, as the strategy's fusion makes them."""
-        first = self.strategy.first_bucket_size
-        tensors = [self.local_tensors(layer, expert) for layer in chunk]
-        capacity = self.strategy.bucket_size
-        if self.strategy.synchronization == "soft_sync":
-            # A gradient counts as a whole (Rudra): batches that differ from bucket to bucket could wait for
-            # each other in a circle.
-            capacity = first = float("inf")
-        if self.strategy.fusion == "size":
-            return make_buckets(
-                chunk,
-                tensors,
-                bucket_bytes=capacity,
-                first_bucket_bytes=capacity if first is None else first,
-                element_bytes=self.element_bytes,
-                expert=expert,
-            )
-        ready, startup, per_byte = self._ready_in_backward(virtual), 0.0, 0.0
-        if self.strategy.fusion == "merge_plan":
-            startup, per_byte = self._exchange_line(expert=expert)
-        in_order = [
-            ReadyTensor(layer, sizes[at], sizes[at] * self.element_bytes, ready[layer], at)
-            for layer, sizes in zip(reversed(chunk), reversed(tensors), strict=True)
-            for at in reversed(range(len(sizes)))
-        ]
-        options = FusionOptions(capacity, self.strategy.cycle_time, startup, per_byte)
-        return fuse(self.strategy.fusion, in_order, options, expert=expert)
-
-    def _ready_in_backward(self, virtual: int) -> dict[int, float]:
-        """Seconds from the beginning of a chunk's backward until each of its layers has its gradients."""
-        stage = self.holders(virtual)[0]
-        rank = int(np.flatnonzero(self.layout.coordinates["pp"] == stage)[0])
-        costs = self.layer_costs(self.device_of_rank(rank))
-        seconds = costs.backward_input_s + costs.backward_weight_s
-        if self.strategy.recompute == "full":
-            seconds = seconds + costs.forward_s
-        layers = self.chunks[virtual][::-1]
-        return dict(zip(layers, np.cumsum(seconds[layers]).tolist(), strict=True))
-
-    def _exchange_line(self, *, expert: bool) -> tuple[float, float]:
-        """Seconds of an all-reduce among a gradient group alone on the network: start-up, and per byte."""
-        groups, sizes = self.gradient_groups(expert=expert), (1.0, 64e6)
-        if groups.shape[1] < 2:
-            return 0.0, 0.0
-        algorithm, dims = self.strategy.collective, self.strategy.collective_dims
-        if algorithm in GRID_ALGORITHMS:
-            dims = self.grid(groups, algorithm, dims)
-            if dims is None or min(dims) < 2:
-                algorithm, dims = "ring", None
-        short, long = (
-            idle_seconds(
-                lower_collective(
-                    self.cluster, "all_reduce", algorithm, size, calibration=self.calibration,
-                    ranks=groups[0], dims=dims, radix=self.strategy.collective_radix,
-                )
-            )
-            for size in sizes
-        )  # fmt: skip
-        per_byte = (long - short) / (sizes[1] - sizes[0])
-        return short - per_byte * sizes[0], per_byte
-
-    def local_tensors(self, layer: int, expert: bool) -> tuple[float, ...]:
-        """Tensors of a layer on one rank; those of experts follow the others (see ``Layer.tensors``)."""
-        spec, local = self.workload.layers[layer], self.local_elements(layer, expert=expert)
-        if not local:
-            return ()
-        tensors = [size for size in spec.tensors if size]
-        tensors = tensors[self.own_tensors(layer, expert)]
-        whole = sum(tensors)
-        return tuple(size * (local / whole) for size in tensors) if whole else (local,)
-
-    def own_tensors(self, layer: int, expert: bool) -> slice:
-        """Which of a layer's non-empty tensors a rank has of one of the ``parameter_kinds``."""
-        spec = self.workload.layers[layer]
-        if len(self.parameter_kinds) < 2 or not spec.expert_parameters:
-            return slice(None)
-        tensors = [size for size in spec.tensors if size]
-        shared = int(np.searchsorted(np.cumsum(tensors), spec.parameters * (1 + 1e-12), side="right"))
-        own = len(tensors[shared:]) // self.strategy.ep
-        return slice(shared, shared + own) if expert else slice(shared)
+    @property
+    def all_buckets(self) -> list[Bucket]:
+        """Gradient buckets of all model chunks."""
+        return [bucket for virtual in range(len(self.chunks)) for bucket in self.buckets(virtual)]
 
     def slow_factor(self, rank: int) -> float:
         """Compute time of this rank relative to its peers."""

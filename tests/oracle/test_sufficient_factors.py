@@ -43,7 +43,7 @@ def test_the_cheaper_of_factors_and_all_reduce_crosses_at_the_closed_form(
             for i, one in enumerate(model.layers)
             if one.fully_connected and (one.fully_connected.n, one.fully_connected.k) == rows_columns
         )
-        assert bool(plan.factors(layer)) == (batch < crossing)
+        assert bool(plan.bucketing.factors(layer)) == (batch < crossing)
 
 
 def test_factors_help_a_model_of_large_matrices_on_a_slow_network() -> None:

@@ -82,7 +82,7 @@ def test_a_merge_plan_knows_what_an_exchange_costs() -> None:
         chain((1, 1, 1e6)), cluster(plain_host(BANDWIDTH), 4), collective="ring", fusion="merge_plan",
         calibration=ideal(step_latency_network=1e-4),
     )  # fmt: skip
-    startup, per_byte = make_plan(one)._exchange_line(expert=False)
+    startup, per_byte = make_plan(one).bucketing.exchange_line(expert=False)
     assert per_byte == pytest.approx(1.5 / BANDWIDTH, rel=1e-6)
     assert 6e-4 <= startup <= 7e-4
 

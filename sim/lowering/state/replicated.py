@@ -47,7 +47,7 @@ class ReplicatedState(StateLowering):
     @classmethod
     def exchanged_buckets(cls, plan: Plan) -> list[Bucket]:
         """Every bucket that is exchanged."""
-        return [bucket for virtual in range(len(plan.chunks)) for bucket in plan.buckets(virtual)]
+        return plan.all_buckets
 
     @classmethod
     def exchange_of(cls, plan: Plan) -> Exchange:
@@ -99,16 +99,19 @@ class ReplicatedState(StateLowering):
             if bucket.last_layer == layer and bucket.factors:
                 done = self._factors(stage, bucket, step, ends)
                 self.multiplied[stage, step].append((bucket, done))
-                for index, tasks in done.items():
-                    self.exchanged[step].setdefault(index, []).extend(tasks)
+                self._awaited(step, done)
             elif bucket.last_layer == layer:
                 label = f"bucket{bucket.index}"
                 filled = self.copy_bucket(stage, bucket.elements, step, ends, f"{label}.fill")
                 filled = self.agreed(stage, bucket, step, filled, f"{label}.agree")
                 done = self.exchange_bucket(stage, bucket, step, filled, f"{label}.{self.exchange}")
                 self.finished[stage, step].append((bucket, done))
-                for index, tasks in done.items():
-                    self.exchanged[step].setdefault(index, []).extend(tasks)
+                self._awaited(step, done)
+
+    def _awaited(self, step: int, done: Ends) -> None:
+        """What an update of this step waits for, beside what it waits for already."""
+        for index, tasks in done.items():
+            self.exchanged[step].setdefault(index, []).extend(tasks)
 
     @override
     def finish_step(self, step: int) -> None:
@@ -164,8 +167,7 @@ class ReplicatedState(StateLowering):
             emptied = self.decode_bucket(stage, bucket, step, held, f"bucket{bucket.index}")
             emptied = self.copy_bucket(stage, bucket.elements, step, emptied, f"bucket{bucket.index}.empty")
             if emptied is not held:
-                for index, tasks in emptied.items():
-                    self.exchanged[step].setdefault(index, []).extend(tasks)
+                self._awaited(step, emptied)
 
     def update(self, stage: int, step: int, ready: Ends) -> Ends:
         """Update all parameters of a stage on each of its ranks."""

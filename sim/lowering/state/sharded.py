@@ -64,7 +64,9 @@ def layer_unit(plan: Plan, chunk: Sequence[int], layer: int) -> list[int]:
 def unit_bucket(plan: Plan, unit: Sequence[int], expert: bool) -> Bucket:
     """The parameters of some layers, one of the ``parameter_kinds``, as one bucket."""
     elements = sum(plan.local_elements(index, expert=expert) for index in unit)
-    tensors = ((index, at) for index in unit for at in range(len(plan.local_tensors(index, expert))))
+    tensors = (
+        (index, at) for index in unit for at in range(len(plan.bucketing.local_tensors(index, expert)))
+    )
     return Bucket(unit[0], elements, unit[0], expert, tuple(tensors))
 
 
