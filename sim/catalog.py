@@ -110,6 +110,10 @@ class Catalog:
         kind = kind_of(kind)
         if not isinstance(name, str):
             raise InputError(kind, f"be the name of a {kind} or a path to its YAML file", repr(name))
+        if kind == "workload" and name.endswith(".json"):
+            if not Path(name).is_file():
+                raise InputError(kind, "be a readable JSON file", repr(name))
+            return Path(name)
         if name.endswith((".yaml", ".yml")) or os.sep in name:
             if not Path(name).is_file():
                 raise InputError(kind, "be an existing YAML file", repr(name))
@@ -143,7 +147,7 @@ class Catalog:
         if full_key in self._cache:
             self._cache.move_to_end(full_key)
         else:
-            self._cache[full_key] = build(yamlio.load(path))
+            self._cache[full_key] = build(_document(path))
             if len(self._cache) > _CACHE_SIZE:
                 self._cache.popitem(last=False)
         found: SpecT = self._cache[full_key]
@@ -250,8 +254,6 @@ class Catalog:
         Giving one of ``global_batch_size`` and ``batch_per_device`` takes the file's other one away. A path
         to a Hugging Face ``config.json`` is read as well; the batch must then be given.
         """
-        if isinstance(name, str) and name.endswith(".json"):
-            return _build_workload(yamlio.Document(_from_config(name)), overrides)
         return self._measured(
             self._cached(
                 "workload",
@@ -468,10 +470,13 @@ def _devices_of(host: Host) -> list[str]:
     return [*(name for name, _ in host.devices), *([host.cpu_device] if host.cpu_device else [])]
 
 
-def _from_config(path: str) -> dict[str, Any]:
+def _document(path: Path) -> yamlio.Document:
+    """A catalogue file, or a Hugging Face configuration as the workload file it amounts to."""
+    if path.suffix != ".json":
+        return yamlio.load(path)
     from sim.architecture.huggingface import read_config
 
-    return read_config(path)
+    return yamlio.Document(read_config(path))
 
 
 def _build_workload(document: yamlio.Document, overrides: Mapping[str, Any]) -> Workload:

@@ -8,7 +8,7 @@ that cost no time that could be seen (biases of queries and keys alone, norms of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -169,7 +169,7 @@ def workload_of(config: Config, *, where: str = "") -> Params:
     found = _TYPES[kind]
     params: Params = {**found.implied, "generator": found.generator, "flash": True}
     for name, aliases in _NAMES.items():
-        value = next((config[alias] for alias in aliases if config.get(alias) is not None), None)
+        value = _first(config, aliases)
         if value is not None:
             params[name] = value
     if "tie_word_embeddings" in config and found.generator != "encoder-decoder":
@@ -184,8 +184,13 @@ def workload_of(config: Config, *, where: str = "") -> Params:
     return params
 
 
+def _first(config: Config, names: Iterable[str]) -> Any:
+    """What the first of these names that is given says; None without any."""
+    return next((config[name] for name in names if config.get(name) is not None), None)
+
+
 def _positions(params: Params, config: Config, *, learned: bool) -> None:
-    longest = next((config[name] for name in _POSITIONS if config.get(name) is not None), None)
+    longest = _first(config, _POSITIONS)
     params["sequence_length"] = min(int(longest), 8192) if longest else _DEFAULT_LENGTH
     if learned and longest:
         params["max_positions"] = int(longest) + (
@@ -256,7 +261,7 @@ def _hybrid(kind: str, params: Params, config: Config) -> None:
         "chunk": ("mamba_chunk_size", "chunk_size"),
     }
     for name, aliases in names.items():
-        value = next((config[alias] for alias in aliases if config.get(alias) is not None), None)
+        value = _first(config, aliases)
         if value is not None:
             params[name] = value
     if kind == "mamba2":

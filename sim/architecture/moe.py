@@ -52,19 +52,13 @@ class MoeParts(Parts):
         """Norm, router, permutation, expert products, activation, combination."""
         shape, tokens = self.shape, self.shape.sequence_length
         routed = tokens * shape.top_k
-        gated = shape.activation == "swiglu"
-        inner = float(routed * shape.ffn)
         moved = float(routed * shape.hidden)
         return (
             self.norm_op,
             Gemm(rows=tokens, n=shape.num_experts, k=shape.hidden),
             MemoryBound(elements=2 * moved, backward_elements=2 * moved),
-            Gemm(rows=routed, n=shape.ffn * (2 if gated else 1), k=shape.hidden, split="column", expert=True),
-            MemoryBound(
-                elements=(3 if gated else 2) * inner,
-                backward_elements=(5 if gated else 3) * inner,
-                split="tensor",
-            ),
+            Gemm(rows=routed, n=shape.ffn * self.up_factor, k=shape.hidden, split="column", expert=True),
+            self.between(float(routed * shape.ffn)),
             Gemm(rows=routed, n=shape.hidden, k=shape.ffn, split="row", expert=True),
             MemoryBound(elements=moved + self.activation, backward_elements=2 * moved + self.activation),
             *self._shared_ops(),
@@ -76,15 +70,9 @@ class MoeParts(Parts):
         shape, tokens = self.shape, self.shape.sequence_length
         if not shape.shared_experts:
             return ()
-        gated = shape.activation == "swiglu"
-        inner = float(tokens * shape.shared_width)
         return (
-            Gemm(rows=tokens, n=shape.shared_width * (2 if gated else 1), k=shape.hidden, split="column"),
-            MemoryBound(
-                elements=(3 if gated else 2) * inner,
-                backward_elements=(5 if gated else 3) * inner,
-                split="tensor",
-            ),
+            Gemm(rows=tokens, n=shape.shared_width * self.up_factor, k=shape.hidden, split="column"),
+            self.between(float(tokens * shape.shared_width)),
             Gemm(rows=tokens, n=shape.hidden, k=shape.shared_width, split="row"),
             MemoryBound(elements=3 * self.activation, backward_elements=self.activation),
         )
@@ -92,8 +80,7 @@ class MoeParts(Parts):
     def expert_layer(self, block: int) -> Layer:
         """Feed-forward half of block ``block``."""
         shape, tokens = self.shape, self.shape.sequence_length
-        factor = 2 if shape.activation == "swiglu" else 1
-        up, shared_up = float(shape.ffn * factor), float(shape.shared_width * factor)
+        up, shared_up = float(shape.ffn * self.up_factor), float(shape.shared_width * self.up_factor)
         router = (float(shape.hidden * shape.num_experts), *((float(shape.num_experts),) * shape.router_bias))
         shared = (shape.hidden * shared_up, float(shape.shared_width * shape.hidden)) if shared_up else ()
         expert = (shape.hidden * up, float(shape.ffn * shape.hidden))

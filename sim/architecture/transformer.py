@@ -199,23 +199,32 @@ class Parts:
             tensor_all_reduce=True,
         )
 
+    def between(self, inner: float, *, separate: int = 0) -> MemoryBound:
+        """The activation of ``inner`` elements between two projections; a gated one multiplies two halves.
+
+        ``separate`` elements more per element move where its bias is a kernel of its own.
+        """
+        gated = self.shape.activation == "swiglu"
+        return MemoryBound(
+            elements=((3 if gated else 2) + separate) * inner,
+            backward_elements=((5 if gated else 3) + separate) * inner,
+            split="tensor",
+            launches=2 if separate else 1,
+        )
+
+    @property
+    def up_factor(self) -> int:
+        """Columns of the first projection over the width: two where the unit is gated."""
+        return 2 if self.shape.activation == "swiglu" else 1
+
     @cached_property
     def mlp_ops(self) -> tuple[Op, ...]:
         """Norm, two (or, gated, three) projections, activation and residual addition of one block."""
         shape, tokens = self.shape, self.shape.sequence_length
-        gated = shape.activation == "swiglu"
-        inner = float(tokens * shape.ffn)
-        separate = 0 if shape.fused_kernels else 2
-        activation = MemoryBound(
-            elements=((3 if gated else 2) + separate) * inner,
-            backward_elements=((5 if gated else 3) + separate) * inner,
-            split="tensor",
-            launches=1 if shape.fused_kernels else 2,
-        )
         return (
             self.norm_op,
-            Gemm(rows=tokens, n=shape.ffn * (2 if gated else 1), k=shape.hidden, split="column"),
-            activation,
+            Gemm(rows=tokens, n=shape.ffn * self.up_factor, k=shape.hidden, split="column"),
+            self.between(float(tokens * shape.ffn), separate=0 if shape.fused_kernels else 2),
             Gemm(rows=tokens, n=shape.hidden, k=shape.ffn, split="row"),
             self.residual_op,
         )
@@ -223,7 +232,7 @@ class Parts:
     def mlp_layer(self, block: int) -> Layer:
         """Feed-forward half of block ``block``."""
         shape, tokens, flag = self.shape, self.shape.sequence_length, int(self.shape.bias)
-        up = float(shape.ffn * (2 if shape.activation == "swiglu" else 1))
+        up = float(shape.ffn * self.up_factor)
         tensors = shape.norm_tensors + (shape.hidden * up,) + (up,) * flag
         tensors += (float(shape.ffn * shape.hidden),) + (float(shape.hidden),) * flag
         whole = (2 + (MASK if shape.dropout else 0)) * self.activation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Mapping, Sequence
@@ -112,8 +113,6 @@ class _Walk:
 
     def following(self) -> Any:
         """Context in which calls are recorded."""
-        import contextlib
-
         stack = contextlib.ExitStack()
         for path, each in self.module.named_modules():
             stack.callback(each.register_forward_pre_hook(lambda *_, p=path: self._enter(p)).remove)
@@ -299,8 +298,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 def _is_view(func: Any) -> bool:
     returns = func._schema.returns
     return any(each.alias_info is not None and not each.alias_info.is_write for each in returns) or (
-        func.overloadpacket.__name__
-        in ("detach", "empty", "zeros", "ones", "full", "arange", "_to_copy_meta")
+        func.overloadpacket.__name__ in ("detach", "empty", "zeros", "ones", "full", "arange")
     )
 
 

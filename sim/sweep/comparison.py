@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.spec import Sweep
+from sim.sweep.columns import direction
 from sim.taxonomy.select import Choice, choices
 
 if TYPE_CHECKING:
@@ -107,13 +108,7 @@ def _effects(rows: pd.DataFrame, names: Sequence[str], objective: str) -> pd.Dat
     centre = weighted / effects["points"].groupby(effects["dimension"]).transform("sum")
     effects["effect"] = np.expm1(effects["log"] - centre)
     numbers = rows[objective].to_numpy(float)
-    best = max if _higher_is_better(objective) else min
+    best = max if direction(objective) == "max" else min
     effects["best"] = [float(best(numbers[block > 0])) for block in blocks]
     effects["r_squared"] = explained
     return effects.drop(columns="log")
-
-
-def _higher_is_better(objective: str) -> bool:
-    from sim.sweep.columns import direction
-
-    return direction(objective) == "max"

@@ -10,6 +10,7 @@ from typing import Any
 from sim.errors import InputError
 from sim.taxonomy.dimensions import DIMENSIONS, Dimension, Value, dimension
 from sim.units import nearest
+from sim.yamlio import read_value
 
 #: What a comparison crosses when it is not told: the dimensions of data parallel training's communication.
 DEFAULT_CHOICE: Mapping[str, Sequence[str]] = {
@@ -84,7 +85,7 @@ def choose(dimension_name: str, text: str) -> Choice:
             f"give {value.name} its parameters ({fields}), e.g. {_example(value)}",
             text,
         )
-    given = dict(zip(value.fields, map(_scalar, arguments), strict=False))
+    given = dict(zip(value.fields, map(read_value, arguments), strict=False))
     return Choice(axis, text.strip(), {**value.settings, **given})
 
 
@@ -131,12 +132,3 @@ def _value(owner: Dimension, name: str, text: str) -> Value:
 
 def _example(value: Value) -> str:
     return f"{value.name.partition('(')[0]}({', '.join('4' for _ in value.fields[:1])})"
-
-
-def _scalar(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(text.lower(), text)

@@ -84,6 +84,24 @@ def by_instance(run: Any) -> Any:
     return run.task[order], run.iteration[order], run.start[order], run.end[order], run.ready[order]
 
 
+def fused_as_plain(
+    tasks: list[dict[str, Any]], jitter: float, speeds: tuple[float, float]
+) -> tuple[Any, Any]:
+    """Play tasks one by one and contracted; both runs, after holding their instances against each other."""
+    graph = make_graph(
+        tasks,
+        links={"nvlink": 10.0, "nic": 2.5},
+        max_iterations=2,
+        jitter=jitter,
+        compute_speed_under_communication=speeds[0],
+        communication_speed_under_compute=speeds[1],
+    )
+    plain, fused = play(graph, contract=False), play(graph)
+    for a, b in zip(by_instance(plain), by_instance(fused), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    return plain, fused
+
+
 @_QUIET
 @given(graphs())
 def test_runs_repeat_to_the_bit_and_keep_the_laws(graph: ExecutionGraph) -> None:
@@ -179,17 +197,7 @@ def test_chains_with_private_collectives_are_fused_exactly(
     if backwards:  # the order of tasks on different streams is not the order in which they run
         names = [task["name"] for task in tasks]
         tasks.sort(key=lambda task: (task["name"][0] == "c", names.index(task["name"])))
-    graph = make_graph(
-        tasks,
-        links={"nvlink": 10.0, "nic": 2.5},
-        max_iterations=2,
-        jitter=jitter,
-        compute_speed_under_communication=speeds[0],
-        communication_speed_under_compute=speeds[1],
-    )
-    plain, fused = play(graph, contract=False), play(graph)
-    for a, b in zip(by_instance(plain), by_instance(fused), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    fused_as_plain(tasks, jitter, speeds)
 
 
 @_QUIET
@@ -226,16 +234,6 @@ def test_tasks_side_by_side_are_fused_exactly(
             {"name": f"send{b}", "kind": "transfer", "work": 0.1, "bytes": 2.0, "links": {"nic": 1},
              "on": [f"pp{b % 2}"], "after": [f"r{b}.{layers - 1}"]}
         )  # fmt: skip
-    graph = make_graph(
-        tasks,
-        links={"nvlink": 10.0, "nic": 2.5},
-        max_iterations=2,
-        jitter=jitter,
-        compute_speed_under_communication=speeds[0],
-        communication_speed_under_compute=speeds[1],
-    )
-    plain, fused = play(graph, contract=False), play(graph)
-    for a, b in zip(by_instance(plain), by_instance(fused), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    plain, fused = fused_as_plain(tasks, jitter, speeds)
     if layers > 2 and not jitter:  # all but the last pair of a block, with what is between them
         assert fused.num_events <= plain.num_events - 2 * blocks * (layers - 2)

@@ -160,15 +160,20 @@ def owners_are_few(c: Context) -> Finding | None:
     return Finding("strategy.compression", must, strategy.compression, ways, explain=True)
 
 
+def _not_with_this_state(c: Context, when: str) -> Finding:
+    """A compressor that the placement of state cannot use."""
+    got = f"{c.strategy.compression} with state {c.strategy.state}"
+    ways = (*_UNENCODED, *({**way, **_DEFAULTS} for way in _UNENCODED), TO_REPLICATED)
+    must = f"not be {c.strategy.compression} while state is {when}"
+    return Finding("strategy.compression", must, got, ways, explain=True)
+
+
 @RULES.refuse("compression-scatter", "compression state", "a rank cannot decode its part of the sum alone")
 def shards_can_be_decoded(c: Context) -> Finding | None:
     """A compressor whose sums only decode as a whole, with sharded state."""
     if not c.is_sharded or compressor_of(c.strategy).scatters:
         return None
-    got = f"{c.strategy.compression} with state {c.strategy.state}"
-    ways = (*_UNENCODED, *({**way, **_DEFAULTS} for way in _UNENCODED), TO_REPLICATED)
-    must = f"not be {c.strategy.compression} while state is sharded"
-    return Finding("strategy.compression", must, got, ways, explain=True)
+    return _not_with_this_state(c, "sharded")
 
 
 @RULES.refuse("compression-server", "compression state", "workers agree by all-reduces on what they send")
@@ -176,10 +181,7 @@ def servers_can_decode(c: Context) -> Finding | None:
     """A compressor whose ranks depend on each other, with a parameter server."""
     if not c.uses_servers or compressor_of(c.strategy).served:
         return None
-    got = f"{c.strategy.compression} with state {c.strategy.state}"
-    ways = (*_UNENCODED, *({**way, **_DEFAULTS} for way in _UNENCODED), TO_REPLICATED)
-    must = f"not be {c.strategy.compression} while state is {c.strategy.state}"
-    return Finding("strategy.compression", must, got, ways, explain=True)
+    return _not_with_this_state(c, c.strategy.state)
 
 
 @RULES.refuse(

@@ -121,6 +121,14 @@ def servers_have_processors(c: Context) -> Finding | None:
     )
 
 
+def _without_matrices(c: Context, field: str, chosen: str) -> Finding | None:
+    """A choice for fully connected layers where the model has none."""
+    if chosen == "never" or c.workload_facts.has_fully_connected:
+        return None
+    must = f"be never, as {c.workload.name} has no fully connected layer"
+    return Finding(field, must, chosen, ({field: "never"},))
+
+
 @RULES.refuse(
     "C2-13",
     "sufficient_factors",
@@ -128,11 +136,7 @@ def servers_have_processors(c: Context) -> Finding | None:
 )
 def factors_have_matrices(c: Context) -> Finding | None:
     """Sufficient factors of a model without fully connected layers."""
-    chosen = c.strategy.sufficient_factors
-    if chosen == "never" or c.workload_facts.has_fully_connected:
-        return None
-    must = f"be never, as {c.workload.name} has no fully connected layer"
-    return Finding("strategy.sufficient_factors", must, chosen, ({"strategy.sufficient_factors": "never"},))
+    return _without_matrices(c, "strategy.sufficient_factors", c.strategy.sufficient_factors)
 
 
 @RULES.refuse(
@@ -142,11 +146,7 @@ def factors_have_matrices(c: Context) -> Finding | None:
 )
 def exchanges_have_matrices(c: Context) -> Finding | None:
     """Exchange of activations in a model without fully connected layers."""
-    chosen = c.strategy.activation_exchange
-    if chosen == "never" or c.workload_facts.has_fully_connected:
-        return None
-    must = f"be never, as {c.workload.name} has no fully connected layer"
-    return Finding(_EXCHANGE, must, chosen, ({_EXCHANGE: "never"},))
+    return _without_matrices(c, _EXCHANGE, c.strategy.activation_exchange)
 
 
 @RULES.refuse(

@@ -106,6 +106,11 @@ def cycles_have_a_time(c: Context) -> Finding | None:
     return None
 
 
+def _sums_buckets(c: Context) -> bool:
+    """Whether gradients are summed bucket by bucket by collectives."""
+    return _sums_gradients(c) and not c.strategy.has_servers and c.strategy.state != "zero3"
+
+
 @RULES.refuse(
     "negotiation-collective",
     "negotiation state synchronization topology",
@@ -114,8 +119,7 @@ def cycles_have_a_time(c: Context) -> Finding | None:
 def negotiation_precedes_a_collective(c: Context) -> Finding | None:
     """A negotiation without gradient collectives."""
     strategy = c.strategy
-    collective = _sums_gradients(c) and not strategy.has_servers and strategy.state != "zero3"
-    if strategy.negotiation == "none" or collective:
+    if strategy.negotiation == "none" or _sums_buckets(c):
         return None
     return Finding(
         "strategy.negotiation",
@@ -134,8 +138,7 @@ def negotiation_precedes_a_collective(c: Context) -> Finding | None:
 def fusion_precedes_a_collective(c: Context) -> Finding | None:
     """Fusion by time or plan without gradient collectives."""
     strategy = c.strategy
-    collective = _sums_gradients(c) and not strategy.has_servers and strategy.state != "zero3"
-    if strategy.fusion in ("size", "none") or collective:
+    if strategy.fusion in ("size", "none") or _sums_buckets(c):
         return None
     return Finding(
         "strategy.fusion",

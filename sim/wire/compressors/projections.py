@@ -53,16 +53,22 @@ def _unknown(content: Content) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Projection(Compressor):
-    """A fixed linear map of slices of ``width`` elements to ``ratio`` as many."""
+class _Ratio(Compressor):
+    """Sends ``ratio`` as many numbers as there are elements, whatever the tensors' shapes."""
 
     parameter: ClassVar[Parameter] = "ratio"
-    width: int = 512
-    recodes: bool = False
 
     @override
     def messages(self, content: Content, element_bytes: float, options: Options) -> tuple[Message, ...]:
         return (Message(self.chosen(options) * content.elements * element_bytes),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projection(_Ratio):
+    """A fixed linear map of slices of ``width`` elements to ``ratio`` as many."""
+
+    width: int = 512
+    recodes: bool = False
 
     @override
     def encode(self, content: Content, element_bytes: float, options: Options) -> Work:
@@ -75,16 +81,11 @@ class Projection(Compressor):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountSketch(Compressor):
+class CountSketch(_Ratio):
     """A count sketch: every element is added to one place of each of ``rows`` rows."""
 
-    parameter: ClassVar[Parameter] = "ratio"
     rows: int = 5
     recodes: bool = False
-
-    @override
-    def messages(self, content: Content, element_bytes: float, options: Options) -> tuple[Message, ...]:
-        return (Message(self.chosen(options) * content.elements * element_bytes),)
 
     @override
     def encode(self, content: Content, element_bytes: float, options: Options) -> Work:
