@@ -71,8 +71,11 @@ def type_text(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     """What a field takes, for a reader of YAML."""
     from sim.spec import Spec
     from sim.spec.base import Quantity
+    from sim.spec.names import Names
 
     for item in metadata:
+        if isinstance(item, Names):
+            return " ".join(f"`{value}`" for value in item.known)
         if isinstance(item, Quantity):
             return DIMENSIONS[item.dimension]
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)

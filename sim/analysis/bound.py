@@ -7,7 +7,7 @@ import numpy as np
 from sim.engine.bounds import cycle_bound, rate_bound
 from sim.engine.phases import idle_durations
 from sim.graph.execution import ExecutionGraph, FloatArray
-from sim.spec.strategy import BARRIER_FREE
+from sim.taxonomy.synchronizations import BARRIER_FREE
 
 
 def step_bound(graph: ExecutionGraph, *, tight: bool = False) -> float:

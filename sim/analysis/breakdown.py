@@ -14,7 +14,7 @@ import numpy.typing as npt
 from sim.analysis.intervals import by_precedence, clip_to_segments, occupancy
 from sim.engine.record import RunRecord
 from sim.graph.execution import Cause, ExecutionGraph, TaskKind
-from sim.spec.strategy import BARRIER_FREE
+from sim.taxonomy.synchronizations import BARRIER_FREE
 from sim.timeline import Timeline
 
 IntArray = npt.NDArray[np.int64]

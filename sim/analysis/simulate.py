@@ -20,7 +20,7 @@ from sim.engine.record import RunRecord
 from sim.errors import InvalidStrategyError
 from sim.graph.execution import ExecutionGraph
 from sim.spec import Scenario
-from sim.spec.strategy import BARRIER_FREE
+from sim.taxonomy.synchronizations import BARRIER_FREE
 
 if TYPE_CHECKING:
     from sim.lowering.plan import Plan

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sim.analysis.timeline_from_run import Instances
 from sim.engine.record import RunRecord
 from sim.graph.execution import Cause, ExecutionGraph, TaskKind
-from sim.spec.strategy import BARRIER_FREE
+from sim.taxonomy.synchronizations import BARRIER_FREE
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]

@@ -9,7 +9,7 @@ import numpy as np
 from sim.analysis.staleness import Staleness
 from sim.engine.record import RunRecord
 from sim.graph.execution import Cause, ExecutionGraph, TaskKind
-from sim.spec.strategy import BARRIER_FREE
+from sim.taxonomy.synchronizations import BARRIER_FREE
 
 _EXCHANGES = (Cause.GRADIENT_COMM, Cause.PARAMETER_COMM)
 
@@ -44,7 +44,9 @@ def update_statistics(graph: ExecutionGraph, run: RunRecord, stale: Staleness | 
     dropped = _dropped_share(graph, run)
     histogram, mean, p95, most = _distribution(graph, stale)
     per_update = per_step * together * period
-    if data.get("synchronization") == "backup":  # samples of dropped gradients are in nobody's update
+    if (
+        _number(data.get("workers_counted")) or replicas
+    ) < replicas:  # samples of dropped gradients are in nobody's update
         per_update = samples / exchanges
     return {
         "update": data.get("update"),

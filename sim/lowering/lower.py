@@ -11,11 +11,13 @@ from sim.graph.execution import ExecutionGraph
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan, make_plan
 from sim.lowering.state import state_lowering
+from sim.lowering.state.server_rules import SERVER_RULES
 from sim.lowering.step import StepLowering, request_families
 from sim.models.compute import model_flops
 from sim.models.data_path import staging_seconds
 from sim.spec import Scenario
-from sim.spec.strategy import BARRIER_FREE, Strategy
+from sim.spec.strategy import Strategy
+from sim.taxonomy.synchronizations import BARRIER_FREE, SYNCHRONIZATIONS
 
 
 def lower(scenario: Scenario) -> ExecutionGraph:
@@ -99,7 +101,9 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
     workload, strategy, cluster = plan.scenario.workload, plan.strategy, plan.cluster
     ranks = plan.layout.num_ranks
     replicas = plan.layout.degrees["dp"]
-    counted = replicas - (strategy.backup_workers if strategy.synchronization == "backup" else 0)
+    counted = replicas
+    if SYNCHRONIZATIONS[strategy.synchronization].drops:
+        counted = SERVER_RULES[strategy.synchronization].required(replicas, strategy)
     samples = counted * plan.micro_batches * plan.micro_batch_size * steps
     counts = np.bincount(plan.network.device_type[:ranks], minlength=len(cluster.device_types))
     devices = [
@@ -123,6 +127,7 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
         "memory_capacity": plan.memory_capacity,
         "bytes_per_update": plan.encoding.bytes_per_update,
         "workers": replicas,
+        "workers_counted": counted,
         "synchronization": strategy.synchronization,
         "gradients_per_update": _gradients_per_update(strategy),
         "replicas_per_update": _replicas_per_update(plan),

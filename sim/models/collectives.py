@@ -49,11 +49,6 @@ OPERATIONS = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "all_to_allv", "send",
     "gather", "scatter", "barrier",
 )  # fmt: skip
-ALGORITHMS = (
-    "ring", "tree", "halving_doubling", "recursive_doubling", "hierarchical", "torus2d", "blueconnect",
-    "bcube", "binomial_tree", "kary_tree", "packed_trees", "direct", "nvls", "nvls_tree", "in_network",
-)  # fmt: skip
-
 IN_NETWORK_ALGORITHMS = ("nvls", "nvls_tree", "in_network")
 
 GRID_ALGORITHMS = ("hierarchical", "torus2d", "blueconnect")
@@ -436,6 +431,8 @@ PAIRS = frozenset(_BUILDERS) | frozenset(
     | {(op, name) for op in ("all_reduce", "broadcast", "reduce") for name in ("kary_tree", "packed_trees")}
 )
 """Every (operation, algorithm) there is."""
+ALGORITHMS = tuple(dict.fromkeys(algorithm for _, algorithm in (*_BUILDERS, *sorted(PAIRS))))
+"""Every algorithm there is."""
 
 
 # --- choice ---------------------------------------------------------------------------------------------

@@ -7,18 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sim.spec.base import Bytes, Fraction, Seconds, Spec
+from sim.spec.names import Names
 
-Synchronization = Literal[
-    "bsp",
-    "ssp",
-    "asp",
-    "backup",
-    "local",
-    "soft_sync",
-    "delayed",
-    "partial_allreduce",
-    "group_hybrid",
-]
+Synchronization = Annotated[str, Names("sim.taxonomy.synchronizations:SYNCHRONIZATIONS")]
 UpdateSemantics = Literal[
     "gradient_sum",
     "model_average",
@@ -30,17 +21,9 @@ UpdateSemantics = Literal[
 ]
 LogicalTopology = Literal["auto", "star", "sharded_star", "tree", "full_mesh", "graph"]
 PeerGraph = Literal["fixed", "random", "exponential"]
-BARRIER_FREE = frozenset({"ssp", "asp", "soft_sync", "partial_allreduce", "group_hybrid"})
-"""Synchronisation rules under which workers have no common step."""
 StatePlacement = Literal["replicated", "zero1", "zero2", "zero3", "ps_dedicated", "ps_colocated", "ps_mixed"]
-CollectiveAlgorithm = Literal[
-    "auto", "ring", "tree", "halving_doubling", "recursive_doubling", "hierarchical", "torus2d", "direct",
-    "blueconnect", "bcube", "binomial_tree", "kary_tree", "packed_trees",
-]  # fmt: skip
-Schedule = Literal[
-    "naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zb_v", "chimera", "dualpipe",
-    "pipedream_async", "2bw",
-]  # fmt: skip
+CollectiveAlgorithm = Annotated[str, Names("sim.taxonomy.collectives:COLLECTIVES", ("auto",))]
+Schedule = Annotated[str, Names("sim.taxonomy.schedules:SCHEDULES")]
 Recompute = Literal["none", "selective", "full"]
 SufficientFactors = Literal["never", "cheaper", "always"]
 ActivationExchange = Literal["never", "cheaper", "always"]
@@ -49,13 +32,10 @@ TransferOrder = Literal["fifo", "priority_layer", "critical_path"]
 Negotiation = Literal["none", "coordinator", "hier_coordinator"]
 ContextParallelism = Literal["ring", "ulysses", "all_gather", "spatial"]
 Store = Literal["cluster", "local", "memory_cache", "staged_nvme"]
-Compression = Literal[
-    "none", "fp16", "bf16", "fp8", "onebit", "signsgd_majority", "terngrad", "qsgd", "3lc", "threshold",
-    "topk", "dgc", "randomk", "coarse_chunk", "significance", "adacomp", "powersgd", "vector_quant", "sketch",
-]  # fmt: skip
+Compression = Annotated[str, Names("sim.wire.compressors:COMPRESSORS")]
 CompressionExchange = Literal["auto", "all_gather", "requantize"]
 CompressionEngine = Literal["device", "nic"]
-InNetwork = Literal["none", "sharp", "switchml", "iswitch", "atp", "daiet"]
+InNetwork = Annotated[str, Names("sim.wire.aggregators:AGGREGATORS", ("none",))]
 SwitchNumbers = Literal["auto", "int32", "float"]
 Axis = Literal["tp", "cp", "dp", "pp"]
 

@@ -107,6 +107,7 @@ def _parsed(name: str, values: Iterable[Any]) -> list[Any]:
         try:
             parsed.append(getattr(Strategy.model_validate({name: value}), name))
         except ValidationError as error:
-            message = error.errors()[0]["msg"]
+            first = error.errors()[0]
+            message = first.get("ctx", {}).get("must") or first["msg"]
             raise InputError(f"axes.{name}[{index}]", f"be a value of the field: {message}", value) from None
     return parsed

@@ -10,22 +10,10 @@ from typing import Literal
 
 from sim.spec.strategy import Strategy
 from sim.taxonomy.context import PARAMETER_SERVER_STATES
+from sim.taxonomy.synchronizations import SYNCHRONIZATIONS, Pace
 
 Locus = Literal["centralized", "decentralized"]
-Pace = Literal["synchronous", "bounded", "asynchronous"]
 Archetype = tuple[Locus, Pace]
-
-_PACE: dict[str, Pace] = {
-    "bsp": "synchronous",
-    "backup": "synchronous",
-    "ssp": "bounded",
-    "local": "bounded",
-    "asp": "asynchronous",
-    "soft_sync": "bounded",
-    "delayed": "bounded",
-    "partial_allreduce": "asynchronous",
-    "group_hybrid": "asynchronous",
-}
 
 ARCHETYPES: dict[Archetype, tuple[str, ...]] = {
     ("centralized", "synchronous"): ("tf_ps_sync", "sparknet"),
@@ -46,4 +34,4 @@ def archetype(strategy: Strategy) -> Archetype:
     locus: Locus = "centralized" if strategy.state in PARAMETER_SERVER_STATES else "decentralized"
     if locus == "centralized" and strategy.synchronization == "local":
         return locus, "synchronous"  # every worker's model is waited for, if not in every step
-    return locus, _PACE[strategy.synchronization]
+    return locus, SYNCHRONIZATIONS[strategy.synchronization].pace

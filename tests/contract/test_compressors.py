@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +11,10 @@ import pytest
 from sim.lowering import lower, make_plan
 from sim.lowering.exchange import encoding_seconds
 from sim.spec import Scenario, Strategy, Workload
+from sim.spec.names import names_of
 from sim.spec.strategy import CollectiveAlgorithm, Compression
 from sim.taxonomy import check, dimension, warnings
-from sim.taxonomy.ruleset.collective import GRID_COLLECTIVES
+from sim.taxonomy.collectives import facts_of
 from sim.wire.compressor import Compressor, Options
 from sim.wire.compressors import COMPRESSORS
 from sim.wire.tensors import Content, Tensor
@@ -46,7 +47,7 @@ def wire_bytes(one: Scenario) -> float:
 
 
 def test_registry_strategy_and_taxonomy_agree() -> None:
-    assert sorted(COMPRESSORS) == sorted(get_args(Compression))
+    assert sorted(COMPRESSORS) == sorted(names_of(Compression))
     values = [value.settings.get("strategy.compression") for value in dimension("D7").values]
     assert sorted(filter(None, values)) == sorted(COMPRESSORS)
     assert all(name == each.name for name, each in COMPRESSORS.items())
@@ -100,9 +101,9 @@ def test_a_sum_is_no_smaller_than_a_part_and_no_larger_than_dense(compressor: Co
 
 
 @ALL
-@pytest.mark.parametrize("collective", get_args(CollectiveAlgorithm))
+@pytest.mark.parametrize("collective", names_of(CollectiveAlgorithm))
 def test_reducible_ones_play_with_every_algorithm(compressor: Compressor, collective: str) -> None:
-    grid = collective in GRID_COLLECTIVES
+    grid = facts_of(collective).grid
     where = resolved([(switched_host(4, 4), 2)]) if grid else network(8)
     strategy: dict[str, Any] = {"compression": compressor.name, "collective": collective}
     refusals = check(Strategy(**strategy), model(), where)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 import sim
-import sim.lowering.state as states
 import sim.models.collectives as collectives
 import sim.models.schedules as schedules
 import sim.taxonomy.schedules as facts
 import sim.wire.compressors as compressors
 from sim.analysis.result import Result
-from sim.lowering.state import parameter_server
+from sim.lowering.state.server_rules import SERVER_RULES
 from sim.spec import Strategy
+from sim.taxonomy.collectives import COLLECTIVES
+from sim.taxonomy.synchronizations import SYNCHRONIZATIONS
 from sim.wire.compressor import Options
 from sim.wire.tensors import Content
 
@@ -35,11 +35,9 @@ def example(part: str) -> dict[str, Any]:
 
 
 def run(workload: str = "alexnet", slow: dict[int, float] | None = None, **fields: Any) -> Result:
-    """A run with values that the strategy's own names do not hold yet."""
+    """A run with a strategy that is checked as any other: the new name is known by now."""
     cluster = sim.cluster("single-gpu", num_hosts=4)
-    return sim.run(
-        workload, cluster, Strategy().model_copy(update=fields), fidelity="analytic", slow_ranks=slow
-    )
+    return sim.run(workload, cluster, Strategy(**fields), fidelity="analytic", slow_ranks=slow)
 
 
 def test_a_compressor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,25 +63,26 @@ def test_a_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
-    builders = example("_star")["BUILDERS"]
-    monkeypatch.setattr(collectives, "_BUILDERS", {**collectives._BUILDERS, **builders})
+    names = example("_star")
+    builders = {**collectives._BUILDERS, **names["BUILDERS"]}
+    monkeypatch.setattr(collectives, "_BUILDERS", builders)
+    # Both follow from the builders when the module is loaded.
     monkeypatch.setattr(collectives, "PAIRS", collectives.PAIRS | {*builders})
     monkeypatch.setattr(collectives, "ALGORITHMS", (*collectives.ALGORITHMS, "star"))
+    monkeypatch.setitem(cast(Any, COLLECTIVES), "star", names["FACTS"]["star"])
     gather, spread = collectives.plan("all_reduce", "star", 5)
     assert len(gather.src) == len(spread.dst) == 4
     assert gather.steps == spread.steps == 1
+    assert run(collective="star").step_time_s > run(collective="ring").step_time_s  # type: ignore[operator]
+    assert run(collective="star", state="zero1").status == "invalid"  # it does not scatter
 
 
 def test_a_synchronisation_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = example("MajorityState")
-    monkeypatch.setattr(parameter_server, "_RULES", {**parameter_server._RULES, **names["RULES"]})
+    names = example("MAJORITY")
+    monkeypatch.setitem(SERVER_RULES, "majority", names["MAJORITY"])
+    monkeypatch.setitem(cast(Any, SYNCHRONIZATIONS), "majority", names["MAJORITY_FACTS"])
+    assert run(synchronization="majority").status == "invalid"  # a collective needs all
     majority = {"state": "ps_dedicated", "num_servers": 1, "synchronization": "majority"}
-
-    def chosen(strategy: Strategy) -> type[states.StateLowering]:
-        found = states.state_lowering(strategy)
-        return names["MajorityState"] if strategy.synchronization == "majority" else found
-
-    monkeypatch.setattr(sys.modules["sim.lowering.lower"], "state_lowering", chosen)
     slow = {3: 3.0}
     one_backup = {**majority, "synchronization": "backup", "backup_workers": 1}
     result = run(slow=slow, **majority)

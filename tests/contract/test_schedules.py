@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 
 from sim.models.schedules import SCHEDULES, Action, Order, Schedule, Slot, peak, staleness
 from sim.spec import strategy as spec
+from sim.spec.names import names_of
 from sim.taxonomy.schedules import SCHEDULES as FACTS
 
 FLUSHING = [name for name, facts in FACTS.items() if facts.flushes]
@@ -104,7 +103,7 @@ def cost(forward: float, inputs: float, weights: float, name: str) -> Cost:
 
 
 def test_names_agree() -> None:
-    assert list(SCHEDULES) == list(FACTS) == list(get_args(spec.Schedule))
+    assert list(SCHEDULES) == list(FACTS) == list(names_of(spec.Schedule))
 
 
 @pytest.mark.parametrize(("name", "p", "m"), CASES)

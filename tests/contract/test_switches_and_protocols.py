@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from sim.fabric.network import Network
 from sim.lowering import lower
 from sim.spec import Cluster, Scenario
 from sim.spec.cluster import Protocol
+from sim.spec.names import names_of
 from sim.spec.strategy import InNetwork
 from sim.taxonomy import dimension
 from sim.wire.aggregators import AGGREGATORS
@@ -47,9 +48,9 @@ def test_registries_fields_and_dimensions_agree() -> None:
         return sorted(v.settings[field] for v in dimension(name).values if field in v.settings)
 
     assert (
-        sorted(["none", *AGGREGATORS]) == sorted(get_args(InNetwork)) == listed("D10", "strategy.in_network")
+        sorted(["none", *AGGREGATORS]) == sorted(names_of(InNetwork)) == listed("D10", "strategy.in_network")
     )
-    assert sorted(TRANSPORTS) == sorted(get_args(Protocol)) == listed("D9", "cluster.protocol")
+    assert sorted(TRANSPORTS) == sorted(names_of(Protocol)) == listed("D9", "cluster.protocol")
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)

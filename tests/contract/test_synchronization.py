@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +11,12 @@ import pytest
 from sim.analysis.result import Result
 from sim.analysis.simulate import simulate
 from sim.graph.execution import Cause, TaskKind
-from sim.spec.strategy import BARRIER_FREE, LogicalTopology, Synchronization, UpdateSemantics
+from sim.spec.names import names_of
+from sim.spec.strategy import LogicalTopology, Synchronization, UpdateSemantics
 from sim.taxonomy import check
 from sim.taxonomy.context import Context
 from sim.taxonomy.rules import violations
+from sim.taxonomy.synchronizations import BARRIER_FREE
 from tests.scenarios import even_workload, ideal, scenario, serving, serving_host
 
 WORKERS = 8
@@ -50,10 +52,10 @@ def step(**fields: Any) -> float:
 def points() -> list[dict[str, Any]]:
     """Every valid combination of rule, state, update and topology, one number each."""
     found = []
-    for rule in get_args(Synchronization):
+    for rule in names_of(Synchronization):
         for state in STATES:
-            for update in (None, *get_args(UpdateSemantics)):
-                for topology in get_args(LogicalTopology):
+            for update in (None, *names_of(UpdateSemantics)):
+                for topology in names_of(LogicalTopology):
                     fields = {"synchronization": rule, "state": state, "update": update, "topology": topology}
                     fields |= PARAMETERS.get(rule, {})
                     if topology == "tree":
@@ -73,10 +75,10 @@ def test_every_rule_update_and_topology_has_a_place() -> None:
         ("update", UpdateSemantics),
         ("topology", LogicalTopology),
     ):
-        assert {point[name] for point in valid} - {None} == set(get_args(values))
+        assert {point[name] for point in valid} - {None} == set(names_of(values))
 
 
-@pytest.mark.parametrize("rule", get_args(Synchronization))
+@pytest.mark.parametrize("rule", names_of(Synchronization))
 def test_a_rule_plays_wherever_it_is_valid_and_conserves_updates(rule: str) -> None:
     mine = [point for point in points() if point["synchronization"] == rule]
     assert mine
@@ -97,7 +99,7 @@ def test_a_rule_plays_wherever_it_is_valid_and_conserves_updates(rule: str) -> N
         assert closed.sum() * per_iteration == pytest.approx(computed.sum(), rel=0.02)
 
 
-@pytest.mark.parametrize("rule", get_args(Synchronization))
+@pytest.mark.parametrize("rule", names_of(Synchronization))
 def test_staleness_keeps_the_bound_of_its_rule(rule: str) -> None:
     for state in ("ps_dedicated", "replicated"):
         fields = {"synchronization": rule, "state": state, **PARAMETERS.get(rule, {})}

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from sim.errors import InputError
 from sim.fabric.exchange import MAX_SUMMED_RANKS
 from sim.lowering.context import CONTEXTS
 from sim.lowering.fusion import FUSIONS
 from sim.lowering.scheduling import ORDERED_STREAMS
-from sim.models.collectives import plan
+from sim.lowering.state import BY_SYNCHRONIZATION
+from sim.lowering.state.server_rules import SERVER_RULES
+from sim.models.collectives import ALGORITHMS, GRID_ALGORITHMS, IN_NETWORK_ALGORITHMS, PAIRS, plan
 from sim.spec.fabric import FabricKind
+from sim.spec.names import names_of
 from sim.spec.strategy import (
     CollectiveAlgorithm,
     Compression,
@@ -30,8 +34,13 @@ from sim.spec.strategy import (
 )
 from sim.spec.workload import DType, Workload
 from sim.taxonomy import DIMENSIONS, dimension
+from sim.taxonomy.collectives import COLLECTIVES
 from sim.taxonomy.dimensions import table
 from sim.taxonomy.ruleset import collective
+from sim.taxonomy.schedules import SCHEDULES
+from sim.taxonomy.synchronizations import SYNCHRONIZATIONS
+from sim.wire.aggregators import AGGREGATORS
+from sim.wire.compressors import COMPRESSORS
 
 
 @pytest.mark.parametrize(
@@ -54,7 +63,7 @@ from sim.taxonomy.ruleset import collective
 )
 def test_a_dimension_lists_every_value_of_its_field(dimension_id: str, field: str, values: Any) -> None:
     listed = {v.settings[field] for v in dimension(dimension_id).values if field in v.settings}
-    assert sorted(listed) == sorted(get_args(values))
+    assert sorted(listed) == sorted(names_of(values))
 
 
 def test_settings_and_fields_exist() -> None:
@@ -71,8 +80,8 @@ def test_settings_and_fields_exist() -> None:
 
 
 def test_transfer_scheduling_names_its_implementations() -> None:
-    assert {"size", *FUSIONS} == set(get_args(Fusion))
-    assert set(ORDERED_STREAMS) == set(get_args(TransferOrder))
+    assert {"size", *FUSIONS} == set(names_of(Fusion))
+    assert set(ORDERED_STREAMS) == set(names_of(TransferOrder))
 
 
 def test_every_strategy_field_belongs_to_a_dimension() -> None:
@@ -87,15 +96,14 @@ def test_context_parallelism_names_its_lowerings() -> None:
     field = "strategy.context_parallelism"
     listed = [v.settings[field] for v in dimension("D1").values if field in v.settings]
     # Images are shared by rows without any attention: sim.lowering.halo.
-    assert sorted(listed) == sorted(get_args(ContextParallelism)) == sorted([*CONTEXTS, "spatial"])
+    assert sorted(listed) == sorted(names_of(ContextParallelism)) == sorted([*CONTEXTS, "spatial"])
 
 
-@pytest.mark.parametrize("algorithm", [name for name in get_args(CollectiveAlgorithm) if name != "auto"])
+@pytest.mark.parametrize("algorithm", [name for name in names_of(CollectiveAlgorithm) if name != "auto"])
 @pytest.mark.parametrize("ranks", [6, 8])
 def test_sharding_rule_matches_the_algorithms_that_scatter(algorithm: str, ranks: int) -> None:
-    refused = algorithm in collective.TREES_AND_BUTTERFLIES or (
-        algorithm == "halving_doubling" and ranks == 6
-    )
+    facts = COLLECTIVES[algorithm]
+    refused = not facts.scatters or (facts.power_of_two and ranks == 6)
     try:
         for operation in ("reduce_scatter", "all_gather"):
             plan(operation, algorithm, ranks)
@@ -103,6 +111,33 @@ def test_sharding_rule_matches_the_algorithms_that_scatter(algorithm: str, ranks
         assert refused
     else:
         assert not refused
+
+
+def test_families_are_the_same_in_the_catalogue_and_where_they_are_built() -> None:
+    """What a strategy may name is what is built: nothing else has to list it."""
+    assert set(COLLECTIVES) <= set(ALGORITHMS)
+    assert {name for op, name in PAIRS if op == "all_reduce"} == {*COLLECTIVES, *IN_NETWORK_ALGORITHMS}
+    for name, facts in COLLECTIVES.items():
+        assert facts.grid == (name in GRID_ALGORITHMS)
+    assert set(SERVER_RULES) | set(BY_SYNCHRONIZATION) == set(SYNCHRONIZATIONS)
+    for name, rule in SERVER_RULES.items():
+        assert rule.drops == SYNCHRONIZATIONS[name].drops
+        assert (rule.updates == "collected") != SYNCHRONIZATIONS[name].barrier_free
+
+
+def test_unknown_members_are_refused_with_the_names_there_are() -> None:
+    for field, members in (
+        ("schedule", SCHEDULES),
+        ("compression", COMPRESSORS),
+        ("in_network", AGGREGATORS),
+    ):
+        name = next(iter(members))
+        with pytest.raises(ValidationError, match=f"must be one of .*{name}.* Got '{name}x'. Try {name}"):
+            Strategy.model_validate({field: f"{name}x"})
+        with pytest.raises(ValidationError, match="must be one of"):
+            Strategy.model_validate({field: 3})
+        listed = Strategy.model_json_schema()["properties"][field]["enum"]
+        assert set(listed) >= set(members)
 
 
 def test_limit_of_direct_exchanges_matches() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import sim
 from sim.spec import Strategy
+from sim.spec.names import names_of
 from sim.spec.strategy import LogicalTopology, Synchronization, UpdateSemantics
 from sim.taxonomy import check
 
@@ -80,9 +81,9 @@ SERVERS = {
 }
 EXCHANGES = {
     "state": ["replicated", "replicated", "ps_dedicated", "ps_colocated", "zero1"],
-    "synchronization": list(get_args(Synchronization)),
-    "update": [None, *get_args(UpdateSemantics)],
-    "topology": ["auto", *get_args(LogicalTopology)],
+    "synchronization": list(names_of(Synchronization)),
+    "update": [None, *names_of(UpdateSemantics)],
+    "topology": ["auto", *names_of(LogicalTopology)],
     "graph": ["fixed", "random", "exponential"],
     "group_size": [None, None, 2],
     "local_steps": [1, 1, 2],

@@ -24,6 +24,13 @@ STATES: dict[str, type[StateLowering]] = {
 }
 
 
+BY_SYNCHRONIZATION: dict[str, type[StateLowering]] = {
+    "partial_allreduce": PartialAllReduceState,
+    "local": LocalSgdState,
+}
+"""Synchronisation rules of replicated state that need a lowering of their own."""
+
+
 def state_lowering(strategy: Strategy) -> type[StateLowering]:
     """The lowering of a resolved strategy's state placement, update semantics and logical topology."""
     if strategy.has_servers:
@@ -31,10 +38,8 @@ def state_lowering(strategy: Strategy) -> type[StateLowering]:
         return ServerTreeState if grouped else STATES[strategy.state]
     if strategy.has_peers:
         return PeerState
-    if strategy.synchronization == "partial_allreduce":
-        return PartialAllReduceState
-    if strategy.synchronization == "local":
-        return LocalSgdState
+    if strategy.synchronization in BY_SYNCHRONIZATION:
+        return BY_SYNCHRONIZATION[strategy.synchronization]
     if strategy.update_semantics == "sma":
         return ModelAverageState
     if strategy.order != "fifo":

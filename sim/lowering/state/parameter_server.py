@@ -34,14 +34,13 @@ from sim.lowering.exchange import decoding_seconds, encoding_seconds
 from sim.lowering.plan import IntArray, Plan
 from sim.lowering.scheduling import priority
 from sim.lowering.state.base import StateLowering
+from sim.lowering.state.server_rules import SERVER_RULES
 from sim.models.collectives import Phase
-from sim.spec.strategy import BARRIER_FREE
 from sim.spec.workload import OPTIMIZER_STATES
 
 FP32 = 4.0
 SERVER_PASSES = {"model_average": 3.0, "elastic_average": 3.0, "outer_optimizer": 5.0}
 """Elements read or written per parameter by an update that is no optimiser step on a gradient."""
-_RULES = {"group_hybrid": "asp"}
 WAKE_UP_TIME = 20e-6
 """Seconds until a thread that waits for a condition runs (median on a machine with real-time priorities)."""
 
@@ -57,14 +56,14 @@ class ParameterServerState(StateLowering):
 
     def __init__(self, emitter: Emitter) -> None:
         super().__init__(emitter)
-        self.rule = _RULES.get(self.strategy.synchronization, self.strategy.synchronization)
+        self.rule = SERVER_RULES[self.strategy.synchronization]
         self.steps_per_iteration = self.strategy.local_steps
         self.workers = self.senders_per_shard()
-        self.required = self.workers - (self.strategy.backup_workers if self.rule == "backup" else 0)
+        self.required = self.rule.required(self.workers, self.strategy)
         self.updated_locally: dict[int, Ends] = {}
         self.server_memory_bandwidth = server_memory_bandwidth(self.plan)
         self.clock = self.builder.counter("clock")
-        self.updated = self.builder.counter("updated") if self.rule == "backup" else -1
+        self.updated = self.builder.counter("updated") if self.rule.drops else -1
         self.starts: dict[int, int] = {}
         self.pulls: dict[tuple[int, int, int], Edge] = {}  # what layers wait for, by (class, chunk, bucket)
         self.requests: dict[tuple[int, int, int], int] = {}  # what waits for the servers
@@ -131,15 +130,15 @@ class ParameterServerState(StateLowering):
         """Start a step of every class of a stage: its pulls, in the order in which the updates come."""
         held: Ends = {}
         for index in self.emitter.stage_classes[stage]:
-            skip = (self.updated, 1.0) if self.rule == "backup" else None
+            skip = (self.updated, 1.0) if self.rule.drops else None
             start = self.builder.control("step_start", device=self.emitter.device_row[index], skip=skip)
             self.starts[index] = start
-            if self.rule == "ssp":
+            if self.rule.bounded:
                 distance = self.strategy.staleness + 1
                 self.builder.wait(start, self.clock, self._clock_total(), distance=distance)
             held[index] = [start]
         # A pull need not wait for the step.
-        free = self.strategy.overlap and (self.rule not in ("ssp", "backup") or self._reads_eagerly)
+        free = self.strategy.overlap and (not (self.rule.bounded or self.rule.drops) or self._reads_eagerly)
         held = self._copied(stage, held)
         needed = []
         for virtual in reversed(self.plan.chunks_of(stage)):
@@ -182,7 +181,7 @@ class ParameterServerState(StateLowering):
     def _copied(self, stage: int, starts: Ends) -> Ends:
         """Where the server copies the parameters for each answer (``answer_copy_traffic``), one at a time."""
         calibration = self.plan.calibration
-        per_worker = self.rule in ("ssp", "asp") and not self.strategy.overlap
+        per_worker = self.rule.updates == "own" and not self.strategy.overlap
         if not per_worker or not calibration.has("framework", "default", "answer_copy_traffic"):
             return starts
         traffic = calibration.value("framework", "default", "answer_copy_traffic")
@@ -264,7 +263,7 @@ class ParameterServerState(StateLowering):
         done = self.updated_locally or {
             stage: self.overhead(stage, 0, self.last_weight[stage]) for stage in range(self.strategy.pp)
         }
-        if self.rule == "backup":
+        if self.rule.drops:
             self.builder.lead({self.emitter.device_row[index]: start for index, start in self.starts.items()})
         for stage, classes in enumerate(self.emitter.stage_classes):
             for index in classes:
@@ -276,10 +275,10 @@ class ParameterServerState(StateLowering):
             "applied",
             device=row,
             after=dict.fromkeys(self.applied[index]),
-            closes_update=self.rule in BARRIER_FREE and self.sender(index) == index,
+            closes_update=self.rule.updates != "collected" and self.sender(index) == index,
         )
         clock, delay = applied, self.strategy.delay
-        if self.rule == "ssp" and self.plan.messages:  # its own answer leaves before others are woken
+        if self.rule.bounded and self.plan.messages:  # its own answer leaves before others are woken
             clock = self.builder.task(
                 TaskKind.TRANSFER, "wake", Cause.CONTROL, device=row, after=[applied], work=WAKE_UP_TIME
             )
@@ -287,7 +286,7 @@ class ParameterServerState(StateLowering):
             self.builder.add(clock, self.clock, self.emitter.multiplicity(index))
         end = self.end_iteration(index, [(applied, delay), *done])
         # A backup worker decides about its next step when it has computed this one.
-        early = self.strategy.overlap and self.rule != "backup"
+        early = self.strategy.overlap and not self.rule.drops
         if early and delay:
             self.builder.edge(self.starts[index], applied, 1 + delay)
         self.builder.edge(self.starts[index], applied if early and not delay else end, 1)
@@ -296,16 +295,16 @@ class ParameterServerState(StateLowering):
 
     def _exchange(self, stage: int, virtual: int, bucket: Bucket, ends: Ends) -> None:
         label = self._label(virtual, bucket)
-        updated = self.builder.counter(f"{label}.updated") if self.rule == "backup" else -1
+        updated = self.builder.counter(f"{label}.updated") if self.rule.drops else -1
         size, latency = bucket.elements * self.parameter_bytes, 0.0
         if not self._sends_models:
             size = sum(message.size for message in self.plan.encoding.messages(bucket))
             ends, latency = self._encoded(stage, bucket, label, ends), self.inline_codec(bucket)
         self.urgency = priority(self.plan, bucket)
         pushed = self.pushes(stage, size, f"{label}.push", ends, updated, latency)
-        if self.rule == "soft_sync":
+        if self.rule.updates == "batched":
             answers = {index: self._batched_update(bucket, label, index, pushed[index]) for index in pushed}
-        elif self.rule in ("ssp", "asp"):
+        elif self.rule.updates == "own":
             answers = {index: self._own_update(bucket, label, index, pushed[index]) for index in pushed}
         else:
             answers = dict.fromkeys(pushed, self._collected_update(virtual, bucket, label, pushed, updated))

@@ -31,7 +31,8 @@ from sim.lowering.state.base import StateLowering
 from sim.lowering.state.peer_graph import Targets, exchanges
 from sim.models.collectives import plan as collective_plan
 from sim.models.phase import Phase
-from sim.spec.strategy import BARRIER_FREE, Strategy
+from sim.spec.strategy import Strategy
+from sim.taxonomy.synchronizations import BARRIER_FREE
 
 
 def node_groups(plan: Plan) -> IntArray:

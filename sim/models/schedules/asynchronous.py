@@ -43,3 +43,8 @@ TWO_BUFFERED_WEIGHTS = Schedule(
     in_flight=lambda stage, p, m, v: float(p - stage),
     bubble=lambda p, m, v, f, i, w: 0.0,
 )
+
+SCHEDULES: dict[str, Schedule] = {
+    "pipedream_async": PIPEDREAM,
+    "2bw": TWO_BUFFERED_WEIGHTS,
+}

@@ -158,3 +158,8 @@ DUALPIPE = Schedule(
     bubble=lambda p, m, v, f, i, w: (p / 2 - 1) * ((f + i + w) + (i + w) - 3 * w),
     placement="bidirectional",
 )
+
+SCHEDULES: dict[str, Schedule] = {
+    "chimera": CHIMERA,
+    "dualpipe": DUALPIPE,
+}

@@ -72,3 +72,10 @@ ONE_FORWARD_ONE_BACKWARD = Schedule(
     bubble=_flush_bubble,
 )
 INTERLEAVED = Schedule(order=interleaved, in_flight=_interleaved_in_flight, bubble=_flush_bubble)
+
+SCHEDULES: dict[str, Schedule] = {
+    "naive": NAIVE,
+    "gpipe": GPIPE,
+    "1f1b": ONE_FORWARD_ONE_BACKWARD,
+    "interleaved": INTERLEAVED,
+}

@@ -84,3 +84,9 @@ ZB_V = Schedule(
     bubble=lambda p, m, v, f, i, w: 0.0,
     placement="vee",
 )
+
+SCHEDULES: dict[str, Schedule] = {
+    "zb_h1": ZB_H1,
+    "zb_h2": ZB_H2,
+    "zb_v": ZB_V,
+}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from sim.taxonomy.collectives import COLLECTIVES
 from sim.taxonomy.dimensions.value import Dimension, Value
 from sim.taxonomy.dimensions.value import setting as _setting
 from sim.taxonomy.schedules import SCHEDULES
+from sim.taxonomy.synchronizations import SYNCHRONIZATIONS
 from sim.wire.compressor import Compressor
 from sim.wire.compressors import COMPRESSORS
 
@@ -138,60 +140,15 @@ TRAINING: tuple[Dimension, ...] = (
         "D3",
         "synchronization",
         "When may a worker start its next step?",
-        (
-            _setting(_SYNC, "bsp", "after everybody's update"),
+        tuple(
             _setting(
                 _SYNC,
-                "ssp",
-                "while it is at most s clocks ahead of the slowest",
-                "strategy.staleness",
-                "strategy.reads",
-                name="ssp(s)",
-            ),
-            _setting(_SYNC, "asp", "at once"),
-            _setting(
-                _SYNC,
-                "backup",
-                "after all but the b latest gradients; late ones are dropped",
-                "strategy.backup_workers",
-                name="backup(b)",
-            ),
-            _setting(
-                _SYNC,
-                "local",
-                "at once, except after every tau-th step",
-                "strategy.local_steps",
-                "strategy.synchronous_steps",
-                name="local(tau)",
-            ),
-            _setting(
-                _SYNC,
-                "soft_sync",
-                "when the update that the next c gradients make, its own among them, is done",
-                "strategy.gradients_per_update",
-                name="soft_sync(c)",
-            ),
-            _setting(
-                _SYNC,
-                "delayed",
-                "at once; the update of a step applies the gradients of d steps before",
-                "strategy.delay",
-                name="delayed(d)",
-            ),
-            _setting(
-                _SYNC,
-                "partial_allreduce",
-                "when k replicas, whoever comes first, have all-reduced",
-                "strategy.group_size",
-                name="partial_allreduce(k)",
-            ),
-            _setting(
-                _SYNC,
-                "group_hybrid",
-                "in step with its group, at its own pace beside other groups",
-                "strategy.group_size",
-                name="group_hybrid(g)",
-            ),
+                name,
+                each.description,
+                *(f"strategy.{field}" for field in each.fields),
+                name=each.label,
+            )
+            for name, each in SYNCHRONIZATIONS.items()
         ),
         f"{_SURVEYS}; Ho et al., SSP, NIPS 2013; Chen et al., Revisiting Distributed Synchronous SGD, 2016",
     ),
@@ -273,51 +230,9 @@ TRAINING: tuple[Dimension, ...] = (
         "How are gradients summed without a server?",
         (
             _setting(_COLLECTIVE, "auto", "as a library would choose, by size and ranks"),
-            _setting(_COLLECTIVE, "ring", "2(n-1) steps, 2(n-1)/n of the bytes: bandwidth-optimal"),
-            _setting(_COLLECTIVE, "tree", "double binary tree: logarithmic latency, pipelined"),
-            _setting(_COLLECTIVE, "halving_doubling", "2 log n steps, 2(n-1)/n of the bytes"),
-            _setting(_COLLECTIVE, "recursive_doubling", "log n steps of the whole message"),
-            _setting(
-                _COLLECTIVE,
-                "hierarchical",
-                "first within hosts, then across them",
-                "strategy.chunks",
-                "strategy.collective_dims",
-            ),
-            _setting(
-                _COLLECTIVE,
-                "torus2d",
-                "rings along two dimensions",
-                "strategy.chunks",
-                "strategy.collective_dims",
-            ),
-            _setting(_COLLECTIVE, "direct", "everybody to everybody, one step each way"),
-            _setting(
-                _COLLECTIVE,
-                "blueconnect",
-                "rings along any number of dimensions, by default the tiers of the network",
-                "strategy.chunks",
-                "strategy.collective_dims",
-                name="blueconnect(p1..pk)",
-            ),
-            _setting(
-                _COLLECTIVE,
-                "bcube",
-                "direct exchange digit by digit: 2 log_b n steps over all ports",
-                "strategy.collective_radix",
-                "strategy.collective_dims",
-                name="bcube(b)",
-            ),
-            _setting(_COLLECTIVE, "binomial_tree", "reduce and broadcast, 2 log n steps of all bytes"),
-            _setting(
-                _COLLECTIVE,
-                "kary_tree",
-                "one tree of f children per rank, pipelined",
-                "strategy.collective_radix",
-                name="tree(f)",
-            ),
-            _setting(
-                _COLLECTIVE, "packed_trees", "as many spanning trees as the links of a host hold (Blink)"
+            *(
+                _setting(_COLLECTIVE, name, each.description, *each.fields, name=each.label)
+                for name, each in COLLECTIVES.items()
             ),
         ),
         "Thakur et al., IJHPCA 2005; Patarasuk and Yuan, JPDC 2009; Mikami et al. 2018; Cho et al. 2019; "

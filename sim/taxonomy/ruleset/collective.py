@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import math
 
+from sim.taxonomy.collectives import COLLECTIVES, facts_of
 from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, Overrides, RuleSet
 
 RULES = RuleSet()
 
-GRID_COLLECTIVES = frozenset({"hierarchical", "torus2d", "blueconnect"})
-SHAPED_COLLECTIVES = GRID_COLLECTIVES | {"bcube"}  # of several phases, each along one dimension
-RADIX_COLLECTIVES = frozenset({"bcube", "kary_tree"})
-# Algorithms that leave every rank the whole sum.
-TREES_AND_BUTTERFLIES = frozenset(
-    {"tree", "recursive_doubling", "binomial_tree", "kary_tree", "packed_trees"}
-)
 MAX_DIRECT_RANKS = 4096
 _TO_AUTO: Overrides = {"strategy.collective": "auto"}
 _PLAIN: tuple[Overrides, ...] = (
@@ -34,7 +28,7 @@ _SHARDED_WAYS_OUT: tuple[Overrides, ...] = ({"strategy.collective": "ring"}, {"s
 def grid_tiles_the_ranks(c: Context) -> Finding | None:
     """Hierarchical and torus collectives need gradient groups that are (ranks per host) x hosts grids."""
     strategy = c.strategy
-    if strategy.collective not in GRID_COLLECTIVES or c.uses_servers or c.num_ranks is None:
+    if not facts_of(strategy.collective).grid or c.uses_servers or c.num_ranks is None:
         return None
     if len(set(strategy.placement)) != len(strategy.placement):
         return None
@@ -67,13 +61,13 @@ def dims_tile_the_ranks(c: Context) -> Finding | None:
         return None
     automatic: Overrides = {"strategy.collective_dims": None}
     got = list(dims)
-    if strategy.collective not in SHAPED_COLLECTIVES:
-        names = ", ".join(sorted(SHAPED_COLLECTIVES))
+    if not facts_of(strategy.collective).shaped:
+        names = ", ".join(sorted(name for name, facts in COLLECTIVES.items() if facts.shaped))
         return Finding("strategy.collective_dims", f"be given for {names} only", got, (automatic,))
     if min(dims) < 2 or (strategy.collective == "torus2d" and len(dims) != 2):
         must = "be two extents of at least 2" if strategy.collective == "torus2d" else "be at least 2 each"
         return Finding("strategy.collective_dims", must, got, (automatic, *_PLAIN))
-    if strategy.collective in GRID_COLLECTIVES and len(dims) < 2:
+    if facts_of(strategy.collective).grid and len(dims) < 2:
         return Finding("strategy.collective_dims", "be two or more extents", got, (automatic, *_PLAIN))
     ranks = c.gradient_ranks
     if not ranks or c.uses_servers or math.prod(dims) == ranks:
@@ -98,8 +92,9 @@ def radix_fits(c: Context) -> Finding | None:
     if radix is None:
         return None
     automatic: Overrides = {"strategy.collective_radix": None}
-    if strategy.collective not in RADIX_COLLECTIVES or strategy.collective_dims is not None:
-        must = f"be given for {' and '.join(sorted(RADIX_COLLECTIVES))} without collective_dims only"
+    if not facts_of(strategy.collective).radix or strategy.collective_dims is not None:
+        names = " and ".join(sorted(name for name, facts in COLLECTIVES.items() if facts.radix))
+        must = f"be given for {names} without collective_dims only"
         return Finding("strategy.collective_radix", must, radix, (automatic,))
     ranks = 0 if c.uses_servers else c.gradient_ranks
     if strategy.collective != "bcube" or ranks < 1:
@@ -122,7 +117,7 @@ def grid_has_one_group(c: Context) -> Finding | None:
     shaped = c.strategy.collective_dims is not None or (
         c.strategy.collective == "bcube" and c.strategy.collective_radix is not None
     )
-    if not (c.strategy.collective in GRID_COLLECTIVES or shaped) or not c.strategy.folds_experts:
+    if not (facts_of(c.strategy.collective).grid or shaped) or not c.strategy.folds_experts:
         return None
     must = "be a flat algorithm while ep is above 1"
     plain: Overrides = {
@@ -142,7 +137,7 @@ def grid_has_one_group(c: Context) -> Finding | None:
 def chunks_have_levels(c: Context) -> Finding | None:
     """Chunks only with hierarchical and torus collectives."""
     strategy = c.strategy
-    if strategy.chunks == 1 or strategy.collective in SHAPED_COLLECTIVES:
+    if strategy.chunks == 1 or facts_of(strategy.collective).shaped:
         return None
     return Finding(
         "strategy.chunks",
@@ -162,11 +157,12 @@ def sharded_state_scatters(c: Context) -> Finding | None:
     strategy = c.strategy
     if not c.is_sharded:
         return None
-    if strategy.collective in TREES_AND_BUTTERFLIES:
+    facts = facts_of(strategy.collective)
+    if not facts.scatters:
         must = f"have a reduce-scatter form while state is {strategy.state}"
         return Finding("strategy.collective", must, strategy.collective, _SHARDED_WAYS_OUT, explain=True)
     ranks = c.gradient_ranks
-    if strategy.collective != "halving_doubling" or ranks & (ranks - 1) == 0:
+    if not facts.power_of_two or ranks & (ranks - 1) == 0:
         return None
     return Finding(
         "strategy.collective",
@@ -190,7 +186,7 @@ def direct_has_few_ranks(c: Context) -> Finding | None:
 @RULES.warn("C2-19", "collective dp", "the ranks beyond the power of two fold in before and out after")
 def doubling_has_a_power_of_two(c: Context) -> Finding | None:
     """Doubling algorithms on a rank count that is no power of two."""
-    if c.strategy.collective not in ("halving_doubling", "recursive_doubling") or c.dp is None:
+    if not facts_of(c.strategy.collective).power_of_two or c.dp is None:
         return None
     ranks = c.gradient_ranks
     if ranks & (ranks - 1) == 0:

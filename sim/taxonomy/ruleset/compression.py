@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from sim.spec.workload import DTYPE_BYTES, Workload
+from sim.taxonomy.collectives import facts_of
 from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, Overrides, RuleSet
-from sim.taxonomy.ruleset.collective import MAX_DIRECT_RANKS, TREES_AND_BUTTERFLIES
+from sim.taxonomy.ruleset.collective import MAX_DIRECT_RANKS
 from sim.taxonomy.ruleset.state import TO_REPLICATED, TO_SERVERS
 from sim.wire.compressor import Compressor, Options
 from sim.wire.compressors import COMPRESSORS, compressor_of, options_of
@@ -135,8 +136,9 @@ def gather_has_an_algorithm(c: Context) -> Finding | None:
     strategy = c.strategy
     if strategy.compression_exchange != "all_gather" or c.uses_servers or c.is_sharded:
         return None
-    odd = strategy.collective == "halving_doubling" and c.gradient_ranks & (c.gradient_ranks - 1)
-    if strategy.collective not in TREES_AND_BUTTERFLIES and not odd:
+    facts = facts_of(strategy.collective)
+    odd = facts.power_of_two and c.gradient_ranks & (c.gradient_ranks - 1)
+    if facts.scatters and not odd:
         return None
     return Finding(
         "strategy.collective",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sim.spec.strategy import BARRIER_FREE
 from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, Overrides, RuleSet, ways
 from sim.taxonomy.ruleset.state import TO_REPLICATED, TO_SERVERS
+from sim.taxonomy.synchronizations import BARRIER_FREE, SYNCHRONIZATIONS
 
 RULES = RuleSet()
 
@@ -55,9 +55,13 @@ def no_barrier_in_a_collective(c: Context) -> Finding | None:
 )
 def backup_needs_a_server(c: Context) -> Finding | None:
     """Backup workers with an all-reduce."""
-    if c.strategy.synchronization != "backup" or c.strategy.state != "replicated":
+    if not _drops(c) or c.strategy.state != "replicated":
         return None
     return _needs_servers(c)
+
+
+def _drops(c: Context) -> bool:
+    return SYNCHRONIZATIONS[c.strategy.synchronization].drops
 
 
 @RULES.refuse(
@@ -73,7 +77,7 @@ def sharded_gradients_are_synchronous(c: Context) -> Finding | None:
 @RULES.refuse("C2-36", "synchronization state", "every shard owner is needed in every step")
 def shard_owners_are_needed(c: Context) -> Finding | None:
     """Backup workers with sharded state."""
-    if c.strategy.synchronization != "backup" or not c.is_sharded:
+    if not _drops(c) or not c.is_sharded:
         return None
     return _needs_servers(c)
 
@@ -170,7 +174,7 @@ def backup_leaves_a_worker(c: Context) -> Finding | None:
 def backup_drops_whole_replicas(c: Context) -> Finding | None:
     """Backup workers with replicas of several ranks."""
     strategy = c.strategy
-    if strategy.synchronization != "backup" or strategy.tp * strategy.pp == 1:
+    if not _drops(c) or strategy.tp * strategy.pp == 1:
         return None
     axis = "tp" if strategy.tp > 1 else "pp"
     return Finding(
@@ -260,7 +264,7 @@ def lamb_sees_fresh_weights(c: Context) -> Finding | None:
 )
 def backup_drops_gradients(c: Context) -> Finding | None:
     """Backup workers behind aggregators."""
-    if c.strategy.synchronization != "backup" or c.strategy.topology != "tree":
+    if not _drops(c) or c.strategy.topology != "tree":
         return None
     leave: tuple[Overrides, ...] = (
         {"strategy.topology": "auto"},
