@@ -292,7 +292,9 @@ def collective(
         names = (calibration,) if isinstance(calibration, str) else tuple(calibration)
         calibration = _catalog().calibration(names)
     given = [size] if isinstance(size, str | int | float) else list(size)
-    sizes = [parse_quantity(each, "bytes") if isinstance(each, str) else float(each) for each in given]
+    sizes = [
+        parse_quantity(each, "bytes", "size") if isinstance(each, str) else float(each) for each in given
+    ]
     return simulate_collective(
         operation, where, sizes, calibration, algorithm=algorithm, ranks=ranks, chunks=chunks, **shape
     )

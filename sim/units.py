@@ -99,18 +99,18 @@ def nearest(name: str, candidates: list[str]) -> str | None:
     return lowered[found[0]] if found else None
 
 
-def _split(text: str, dimension: str) -> tuple[str, str]:
+def _split(text: str, dimension: str, field: str) -> tuple[str, str]:
     """Number and unit of ``text``; raises if there is no number."""
     if dimension == "dollars_per_hour" and (match := _DOLLARS.fullmatch(text)):
         return match[1], f"$/{match[2]}"
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise InputError("quantity", f"be a number with a unit, such as {_EXAMPLE[dimension]}", repr(text))
+        raise InputError(field, f"be a number with a unit, such as {_EXAMPLE[dimension]}", repr(text))
     return match[1], match[2]
 
 
 @lru_cache(maxsize=4096)
-def parse_quantity(text: str, dimension: str) -> float:
+def parse_quantity(text: str, dimension: str, field: str = "quantity") -> float:
     """Read text with a unit as an SI value.
 
     Parameters
@@ -119,6 +119,8 @@ def parse_quantity(text: str, dimension: str) -> float:
         For example ``"400Gbps"``, ``"80GB"``, ``"5us"``, ``"312TFLOP/s"``, ``"$2.5/h"``, ``"85%"``.
     dimension : str
         One of ``DIMENSIONS``.
+    field : str
+        What an error names.
 
     Returns
     -------
@@ -131,27 +133,27 @@ def parse_quantity(text: str, dimension: str) -> float:
         If the number cannot be read, or the unit is missing or does not belong to the dimension.
     """
     units = _UNITS[dimension]
-    number, unit = _split(text, dimension)
+    number, unit = _split(text, dimension, field)
     try:
         value = float(number)
     except ValueError:
         raise InputError(
-            "quantity", f"be a number with a unit, such as {_EXAMPLE[dimension]}", repr(text)
+            field, f"be a number with a unit, such as {_EXAMPLE[dimension]}", repr(text)
         ) from None
     if not math.isfinite(value):
-        raise InputError("quantity", "be finite", repr(text))
+        raise InputError(field, "be finite", repr(text))
     if unit in units:
         return value * units[unit]
     if unit == "":
         if value == 0:
             return 0.0
-        raise InputError("quantity", "have a unit", repr(text), hint=f"Try {_EXAMPLE[dimension]}.")
+        raise InputError(field, "have a unit", repr(text), hint=f"Try {_EXAMPLE[dimension]}.")
     # A rate for an amount, or the other way round, is the commonest slip.
     slips = [name for name in (f"{unit}/s", unit.removesuffix("/s")) if name in units]
     close = slips[0] if slips else nearest(unit, list(units))
     example = _write(number, close) if close else _EXAMPLE[dimension]
     raise InputError(
-        "quantity", f"have a unit of {dimension.replace('_', ' ')}", repr(text), hint=f"Try {example}."
+        field, f"have a unit of {dimension.replace('_', ' ')}", repr(text), hint=f"Try {example}."
     )
 
 

@@ -111,11 +111,11 @@ def _sizes(texts: list[str]) -> list[float]:
     sizes: list[float] = []
     for text in texts:
         first, *rest = text.split(":")
-        low = parse_quantity(first, "bytes")
+        low = parse_quantity(first, "bytes", "--size")
         if not rest:
             sizes.append(low)
             continue
-        high = parse_quantity(rest[0], "bytes")
+        high = parse_quantity(rest[0], "bytes", "--size")
         factor = _factor(rest[1]) if len(rest) == 2 else 2.0
         if len(rest) > 2 or low <= 0 or high < low or factor <= 1:
             raise InputError("--size", "be SIZE, LOW:HIGH or LOW:HIGH:FACTOR", text)

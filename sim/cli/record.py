@@ -79,10 +79,12 @@ def command(
         ranks=ranks,
         strategies=tuple(strategy or ("ddp",)),
         emulate=emulate_compute,
-        rate_mbit=parse_quantity(link, "bytes_per_second") * 8 / 1e6 if hosts else None,
-        delay_us=parse_quantity(delay, "seconds") * 1e6 if hosts else 0.0,
+        rate_mbit=parse_quantity(link, "bytes_per_second", "--link") * 8 / 1e6 if hosts else None,
+        delay_us=parse_quantity(delay, "seconds", "--delay") * 1e6 if hosts else 0.0,
         slow_link=_pair(
-            slow_link, "--slow-link", lambda text: parse_quantity(text, "bytes_per_second") * 8e-6
+            slow_link,
+            "--slow-link",
+            lambda text: parse_quantity(text, "bytes_per_second", "--slow-link") * 8e-6,
         ),
         slow_rank=_pair(slow_rank, "--slow-rank", float),
         queued=queued,

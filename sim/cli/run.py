@@ -94,7 +94,7 @@ def given_fields(
     if fidelity:
         fields["fidelity"] = fidelity
     if jitter:
-        fields["perturbation.jitter"] = parse_quantity(jitter, "fraction")
+        fields["perturbation.jitter"] = parse_quantity(jitter, "fraction", "--jitter")
     if slow_rank:
         fields["perturbation.slow_ranks"] = dict(_slow_rank(item) for item in slow_rank)
     if calibration:

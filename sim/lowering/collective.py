@@ -23,9 +23,10 @@ from sim.lowering.patterns import Family
 from sim.lowering.traffic import Traffic, reduction_rate, step_latency
 from sim.lowering.transfers import TransferEmitter
 from sim.models import gloo
-from sim.models.collectives import plan
+from sim.models.collectives import OPERATIONS, choose, plan
 from sim.models.exchanges import skewed_matrix, traffic_matrix
 from sim.spec import Calibration, Cluster
+from sim.spec.fabric import SWITCH_TREES
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -216,7 +217,22 @@ def _traffic(
         apart=False,
     )
     wanted.uneven(len(groups[0]))
+    _require_possible(traffic, wanted)
     return traffic, groups, sizes, _request(traffic, groups, sizes, wanted)
+
+
+def _require_possible(traffic: Traffic, wanted: _Wanted) -> None:
+    """Refuse an algorithm that the library does not have, or that the fabric's switches cannot run."""
+    cluster, name = traffic.network.cluster, wanted.algorithm
+    if traffic.messages and wanted.op in OPERATIONS:
+        own = choose(wanted.op, 0.0, 2, 1, library="gloo")
+        if name not in ("auto", own):
+            must = f"be auto or {own} with gloo, which runs its own algorithm for {wanted.op}"
+            raise InputError("collective.algorithm", must, name, hint="Try auto.")
+    if name in ("collnet", "in_network") and cluster.size > 1 and cluster.fabric.kind not in SWITCH_TREES:
+        possible = ", ".join(sorted(SWITCH_TREES))
+        must = f"not reduce in switches except on {possible}"
+        raise InputError("collective.algorithm", must, f"{name} on {cluster.fabric.kind}", hint="Try ring.")
 
 
 def _groups(network: Network, ranks: Ranks) -> list[IntArray]:

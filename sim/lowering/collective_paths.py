@@ -51,6 +51,8 @@ def group_paths(
         names.append("tree")
     if operation == "all_reduce" and in_switch and per_host > 2 and even:
         names.append("nvls" if hosts == 1 else "nvls_tree")
+    if operation == "all_reduce" and network.cluster.fabric.in_network_reduction and hosts > 1 and even:
+        names.append("collnet")
     return tuple(_path(network, ranks, operation, name, per_host, hosts) for name in names)
 
 
@@ -65,7 +67,7 @@ def _span(network: Network, ranks: IntArray) -> tuple[int, int, bool]:
 def _path(
     network: Network, ranks: IntArray, operation: str, algorithm: str, per_host: int, hosts: int
 ) -> Path:
-    dims = (per_host, hosts) if algorithm in ("tree", "nvls_tree") else None
+    dims = (per_host, hosts) if algorithm in ("tree", "nvls_tree", "collnet") else None
     phases = plan(operation, algorithm, len(ranks), dims=dims)
     local, slot, between = _inverse_rates(network, phases, algorithm, ranks)
     return Path(algorithm, *steps(operation, algorithm, per_host, hosts), local, slot, between)
@@ -114,4 +116,6 @@ def steps(operation: str, algorithm: str, per_host: int, hosts: int) -> tuple[in
         return 2 * (per_host - 1), 2 * depth
     if algorithm.startswith("nvls"):
         return 2, 2 * depth
+    if algorithm == "collnet":  # one way through the switches, whatever their levels
+        return 2 * min(1, per_host - 1), 1
     return (1, 0) if hosts == 1 else (0, 1)

@@ -25,7 +25,7 @@ from sim.taxonomy.grid import sub_grid
 IntArray = npt.NDArray[np.int64]
 
 Dims = tuple[int, ...] | None
-_OF_HOSTS = (*GRID_ALGORITHMS, "tree", "nvls_tree", "in_network", "packed_trees")
+_OF_HOSTS = (*GRID_ALGORITHMS, "tree", "nvls_tree", "collnet", "in_network", "packed_trees")
 
 
 def group_dims(

@@ -75,9 +75,7 @@ class LibraryTimes:
     @property
     def in_switch(self) -> bool:
         """Whether the NVSwitches of a host reduce."""
-        return self.interior in _SWITCHES_REDUCE and any(
-            "nvswitch" in link.b for host in self.network.host_types for link in host.links
-        )
+        return switches_reduce(self.network.cluster)
 
     def capacity(self, effective: FloatArray) -> FloatArray:
         """Achievable bytes/s of links: at least what the library reaches on them."""
@@ -112,7 +110,7 @@ class LibraryTimes:
         paths = [self._phase_path(family, group, number) for number in range(len(family.loads))]
         hosts = self._hosts(ranks)
         whole = _sum(algorithm, paths)
-        if algorithm in ("ring", "tree", "direct", "nvls", "nvls_tree"):
+        if algorithm in _KIND:
             per_host = -(-len(ranks) // hosts)
             local, network = steps(operation, algorithm, per_host, hosts)
             whole = Path(algorithm, local, network, whole.local, whole.slot, whole.network)
@@ -151,6 +149,13 @@ class LibraryTimes:
         return link_parts(self.network)
 
 
+def switches_reduce(cluster: Cluster) -> bool:
+    """Whether the NVSwitches of a host reduce: NVLink SHARP, from Hopper on."""
+    return interior_of(cluster) in _SWITCHES_REDUCE and any(
+        "nvswitch" in link.b for host in cluster.host_types for link in host.links
+    )
+
+
 def achievable(network: Network, calibration: Calibration, times: LibraryTimes | None) -> FloatArray:
     """Achievable bytes/s of every link, less what background traffic takes."""
     effective = network.effective_capacity(calibration)
@@ -158,7 +163,7 @@ def achievable(network: Network, calibration: Calibration, times: LibraryTimes |
 
 
 # Algorithms the library does not have are timed as rings: dependent steps at Simple's, LL's or LL128's price.
-_KIND = {name: name for name in ("ring", "tree", "direct", "nvls", "nvls_tree")}
+_KIND = {name: name for name in ("ring", "tree", "direct", "nvls", "nvls_tree", "collnet")}
 
 
 def _rest(path: Path) -> tuple[int, int, float, float, float]:

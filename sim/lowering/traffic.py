@@ -12,7 +12,7 @@ from sim.fabric.network import Network
 from sim.lowering.arrays import distinct
 from sim.lowering.fold import Partition, partition, quotient_loads
 from sim.lowering.grids import group_dims, group_links, nested_dims
-from sim.lowering.library import LibraryTimes
+from sim.lowering.library import LibraryTimes, switches_reduce
 from sim.lowering.patterns import Family, FloatArray, IntArray, Router, StepLatency
 from sim.models import gloo
 from sim.models.collectives import GRID_ALGORITHMS, Phase, choose, plan
@@ -172,9 +172,13 @@ class Traffic:
         return group_links(self.network, groups, per_host)
 
     def request_by_size(self, name: str, groups: IntArray, op: str) -> None:
-        """Add ``op`` in every algorithm the library may choose for some size; a ring without its model."""
+        """Add ``op`` in every algorithm the library may choose for some size.
+
+        Without the library's model: a ring, or CollNet where switches between hosts reduce.
+        """
         if self.library_times is None or groups.shape[1] < 2:
-            self.request_collective(name, groups, op, "ring")
+            reduced = op == "all_reduce" and self._fabric_reduces(groups)
+            self.request_collective(name, groups, op, "collnet" if reduced else "ring")
             return
         self.alternatives[name] = groups[0]
         for algorithm in self.library_times.candidates(op, groups[0]):
@@ -196,9 +200,32 @@ class Traffic:
     def _choose(self, op: str, size: float, group: IntArray) -> str:
         hosts = len(distinct(self.router.endpoint_host[group]))
         if self.library_times is None or group.max() >= self.network.num_devices:
-            library = "gloo" if self.messages else "nccl"
-            return choose(op, size, len(group), hosts, library=library)
+            return self._choose_roughly(op, size, group, hosts)
         return self.library_times.choose(op, size, group)
+
+    def _choose_roughly(self, op: str, size: float, group: IntArray, hosts: int) -> str:
+        """By orders of magnitude, where the calibration does not know the library."""
+        if self.messages:
+            return choose(op, size, len(group), hosts, library="gloo")
+        even = self._hosts_of(group[None]) > 0
+        return choose(
+            op, size, len(group), hosts,
+            in_switch=even and switches_reduce(self.network.cluster),
+            in_fabric=even and self._fabric_reduces(group[None]),
+        )  # fmt: skip
+
+    def _fabric_reduces(self, groups: IntArray) -> bool:
+        """Whether the library would have switches between hosts reduce for every group."""
+        cluster = self.network.cluster
+        allowed = cluster.fabric.in_network_reduction and cluster.library.startswith(("nccl", "rccl"))
+        return allowed and self._hosts_of(groups) > 1
+
+    def _hosts_of(self, groups: IntArray) -> int:
+        """Hosts of every group of devices; 0 where ranks are not spread over them evenly."""
+        if groups.max() >= self.network.num_devices:
+            return 0
+        grid = self.grid(groups, "collnet")
+        return 0 if grid is None else grid[1] if len(grid) > 1 else 1
 
     def classify(self, endpoint_keys: IntArray, *, fold: bool) -> None:
         """Partition endpoints, groups and links into classes and compute the folded loads.

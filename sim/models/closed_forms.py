@@ -77,6 +77,7 @@ def _closed_form_terms(op: str, algorithm: str, n: int) -> tuple[float, int]:
             "packed_trees": (2 * (n - 1) / n, 2),  # a star from every rank
             "nvls": (1.0, 2),
             "nvls_tree": (1.0, 2),
+            "collnet": (1.0, 4),
             "in_network": (1.0, 4),
         }[algorithm]
     if algorithm == "nvls":

@@ -26,7 +26,7 @@ import numpy as np
 
 from sim.errors import InputError
 from sim.models import exchanges
-from sim.models.in_network import in_fabric, in_switch, switch_tree
+from sim.models.in_network import collnet, in_fabric, in_switch, switch_tree
 from sim.models.phase import FloatArray, IntArray, Phase, Plan
 from sim.models.phase import equal_flows as _phase
 from sim.models.tree_packing import Matrix
@@ -49,7 +49,7 @@ OPERATIONS = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "all_to_allv", "send",
     "gather", "scatter", "barrier",
 )  # fmt: skip
-IN_NETWORK_ALGORITHMS = ("nvls", "nvls_tree", "in_network")
+IN_NETWORK_ALGORITHMS = ("nvls", "nvls_tree", "collnet", "in_network")
 
 GRID_ALGORITHMS = ("hierarchical", "torus2d", "blueconnect")
 """Rings along the dimensions of a grid of ranks."""
@@ -422,6 +422,7 @@ _BUILDERS: dict[tuple[str, str], _Builder] = {
     **{(op, "hierarchical"): _hierarchical_rooted for op in ("broadcast", "reduce")},
     **{(op, "nvls"): in_switch for op in _SHARDED},
     ("all_reduce", "nvls_tree"): _nvls_tree,
+    ("all_reduce", "collnet"): collnet,
     ("all_reduce", "in_network"): in_fabric,
 }
 
@@ -452,14 +453,16 @@ def choose(
     num_hosts: int,
     *,
     in_switch: bool = False,
+    in_fabric: bool = False,
     library: str = "nccl",
 ) -> str:
     """Algorithm that a library picks.
 
     NCCL: an all-reduce inside a host is a ring, or a reduction in the NVSwitches where they can do that and
     the message is large; over several hosts a double binary tree while latency dominates, then a ring; with
-    switches that reduce, trees over hosts of which they do the inner part. All-gather, reduce-scatter,
-    broadcast and reduce are rings, point-to-point patterns are direct. gloo: rings, and binomial trees for
+    switches that reduce, trees over hosts of which they do the inner part; where the switches between hosts
+    reduce (SHARP), CollNet as well. All-gather, reduce-scatter, broadcast and reduce are rings,
+    point-to-point patterns are direct. gloo: rings, and binomial trees for
     rooted operations (gloo/allreduce.cc, broadcast.cc, reduce.cc).
 
     Parameters
@@ -472,6 +475,8 @@ def choose(
         Ranks, and hosts they live on.
     in_switch : bool
         Whether the NVSwitches of a host reduce (NVLink SHARP, from Hopper on).
+    in_fabric : bool
+        Whether the switches between hosts reduce (InfiniBand SHARP).
     library : str
         ``nccl`` (RCCL picks alike) or ``gloo``.
     """
@@ -488,6 +493,7 @@ def choose(
     times = _nccl_times(size_bytes, n, num_hosts)
     if num_hosts > 1:
         names = ["tree", "ring", *(["nvls_tree"] if in_switch and n // num_hosts > 2 else [])]
+        names += ["collnet"] if in_fabric else []
     else:
         names = ["ring", *(["nvls"] if in_switch else [])]
     return min(names, key=times.__getitem__)
@@ -503,6 +509,7 @@ def _nccl_times(size_bytes: float, n: int, num_hosts: int) -> dict[str, float]:
         "ring": 2 * ((n - num_hosts) * _STEP_INSIDE + (num_hosts - 1) * _STEP_NETWORK)
         + passes * size_bytes / bandwidth,
         "tree": 2 * ((per_host - 1) * _STEP_INSIDE + levels * _STEP_NETWORK) + 2 * size_bytes / bandwidth,
+        "collnet": 2 * min(1, per_host - 1) * _STEP_INSIDE + _STEP_NETWORK + size_bytes / bandwidth,
         "nvls": _STEP_SWITCH + size_bytes / (_SWITCH_EFFICIENCY * bandwidth),
         "nvls_tree": _STEP_SWITCH
         + 2 * levels * _STEP_NETWORK

@@ -54,6 +54,17 @@ def in_fabric(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
     return (scatter, middle, gather) if n > per_host else (scatter, gather)
 
 
+def collnet(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    """NCCL's CollNet: the three parts of :func:`in_fabric`, pipelined, so that the busiest link paces all."""
+    parts = in_fabric(op, n, dims)
+    if len(parts) == 1:
+        return parts
+    src, dst = (np.concatenate([getattr(part, end) for part in parts]) for end in ("src", "dst"))
+    relative: FloatArray = np.concatenate([part.relative * part.fraction for part in parts])
+    # Inside a host everybody sends to everybody at once: one step each way (NCCL's CollNet direct).
+    return (Phase(src, dst, relative / relative.max(), float(relative.max()), 2 + 4, 0, op),)
+
+
 def switch_tree(op: str, dims: tuple[int, ...], child: IntArray, parent: IntArray, depth: int) -> Plan:
     """NVSwitches reduce inside ``m`` hosts of ``k`` devices, double binary trees join equal devices of hosts.
 

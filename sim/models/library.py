@@ -32,6 +32,7 @@ from sim.spec.calibration import Calibration, Parameter
 FloatArray = npt.NDArray[np.float64]
 
 PROTOCOLS = ("ll", "ll128", "simple")
+_SIMPLE_ONLY = ("nvls", "nvls_tree", "collnet")  # no flags in what switches reduce
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class Path:
     Attributes
     ----------
     algorithm : str
-        ``ring``, ``tree``, ``direct``, ``nvls`` (in one NVSwitch domain), ``nvls_tree`` (over hosts).
+        ``ring``, ``tree``, ``direct``, ``nvls`` (in one NVSwitch domain), ``nvls_tree`` (over hosts),
+        ``collnet`` (switches between hosts reduce).
     local_steps, network_steps : int
         Steps that follow one another inside a host and between hosts.
     local, slot, network : float
@@ -238,7 +240,7 @@ def variants(problem: Problem, parameters: Parameters) -> Variants:
     names, rows, fixed = [], [], []
     for algorithm in problem.steps:
         for protocol in PROTOCOLS:
-            if protocol != "simple" and algorithm.startswith("nvls"):
+            if protocol != "simple" and algorithm in _SIMPLE_ONLY:
                 continue
             names.append((algorithm, protocol))
             seconds, constant = _time(problem, parameters, algorithm, protocol)

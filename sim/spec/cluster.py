@@ -102,6 +102,11 @@ class Cluster(CatalogSpec):
     def _one_kind_of_hosts(self) -> Cluster:
         if (self.host is None) == (not self.hosts):
             refuse("be given, or `hosts`, but not both", field="host")
+        if self.library == "gloo" and self.fabric.in_network_reduction:
+            hint = "Try library nccl."
+            refuse(
+                "be false: gloo reduces in ranks only", True, hint=hint, field="fabric.in_network_reduction"
+            )
         total = sum(group.count for group in self.hosts)
         if self.hosts and self.num_hosts not in (None, total):
             refuse(f"equal the sum of the groups ({total})", self.num_hosts, field="num_hosts")

@@ -15,6 +15,8 @@ FabricKind = Literal[
     "hypercube", "dragonfly", "bcube", "dcell", "bigraph", "graph",
 ]  # fmt: skip
 _EDGE_KINDS = ("host", "nic", "switch")
+SWITCH_TREES = frozenset({"single_switch", "leaf_spine", "fat_tree", "rail_optimized"})
+"""Kinds whose switches form a tree that every port reaches upwards: a reduction can run in them."""
 
 # Fields that mean something for a kind, beside bandwidth, latency, routing and link_service.
 _FIELDS: dict[str, frozenset[str]] = {
@@ -129,6 +131,13 @@ class Fabric(Spec):
         (),
         description="switches (`spine3`) and cables (`leaf0-spine1`) that are down; names as in load tables",
     )
+    in_network_reduction: bool = Field(
+        False,
+        description=(
+            "switches reduce (InfiniBand SHARP): `auto` of nccl then also considers collnet for all-reduces"
+            " over several hosts; false, as NCCL's own default (NCCL_COLLNET_ENABLE=0)"
+        ),
+    )
     link_service: Literal["fair", "weighted", "fifo", "tcp"] = Field(
         "fair",
         description=(
@@ -163,6 +172,9 @@ class Fabric(Spec):
         for name in sorted((every - known) & self.model_fields_set):
             if getattr(self, name) != type(self).model_fields[name].default:
                 refuse(f"not be given for kind {self.kind}", field=name)
+        if self.in_network_reduction and self.kind not in SWITCH_TREES:
+            possible = ", ".join(sorted(SWITCH_TREES))
+            refuse(f"be false except for {possible}", self.kind, field="in_network_reduction")
         if self.kind == "graph" and not self.edges:
             refuse("have at least one entry for kind graph", field="edges")
         if self.kind == "fat_tree" and self.k is not None and self.k % 2:

@@ -30,6 +30,14 @@ REFUSED: list[Case] = [
         cluster=PAIR,
     ),
     Case(
+        "gloo-algorithm",
+        {"collective": "halving_doubling"},
+        "collective",
+        "be auto or ring with gloo, because gloo all-reduces",
+        cluster=PAIR.model_copy(update={"library": "gloo"}),
+        advice="Try auto or ring.",
+    ),
+    Case(
         "grid-experts",
         {"collective": "hierarchical", "ep": 2},
         "collective",

@@ -10,7 +10,9 @@ import pytest
 
 import sim
 from sim.cli.main import main
+from sim.errors import InputError
 from sim.fabric.network import Network
+from sim.spec import Fabric
 
 
 def test_a_table_as_nccl_tests_prints_it() -> None:
@@ -24,6 +26,57 @@ def test_a_table_as_nccl_tests_prints_it() -> None:
     ratio = table["bus_bandwidth_bytes_per_s"] / table["algorithm_bandwidth_bytes_per_s"]
     np.testing.assert_allclose(ratio, 2 * 7 / 8)
     assert sim.collective("all_reduce", "dgx-a100", num_hosts=1).rows[0]["algorithm"] == "ring"
+
+
+@pytest.mark.parametrize("calibration", ["collectives", "ideal"])
+def test_auto_runs_collnet_where_switches_between_hosts_reduce(calibration: str) -> None:
+    """NCCL prefers it for all-reduces over several hosts: half the bytes of a ring through the NICs."""
+    plain = sim.cluster("a100-leaf-spine-2to1", num_hosts=8)
+    fabric = plain.fabric.model_copy(update={"in_network_reduction": True})
+    reducing = plain.model_copy(update={"fabric": fabric})
+
+    def row(where: sim.Cluster, operation: str = "all_reduce", **options: object) -> dict[str, object]:
+        return sim.collective(operation, where, "1GiB", calibration=calibration, **options).rows[0]
+
+    found, usual = row(reducing), row(plain)
+    assert found["algorithm"] == "collnet"
+    assert usual["algorithm"] in ("ring", "tree")
+    assert found["time_s"] < 0.75 * usual["time_s"]  # type: ignore[operator]
+    assert row(plain, algorithm="collnet")["time_s"] == pytest.approx(found["time_s"], rel=1e-9)
+    assert row(reducing, "all_gather")["algorithm"] == "ring"
+    assert row(reducing, ranks=range(8))["algorithm"] == "ring"  # one host
+    assert row(reducing, ranks=[0, 1, 8])["algorithm"] != "collnet"  # unevenly spread
+
+
+def test_a_training_step_uses_switches_that_reduce() -> None:
+    """Gradients by `auto`, with and without the library model; groups inside a host stay rings."""
+    plain = sim.cluster("a100-leaf-spine-2to1", num_hosts=8)
+    reducing = plain.model_copy(
+        update={"fabric": plain.fabric.model_copy(update={"in_network_reduction": True})}
+    )
+    for calibration in ((), "collectives"):
+        bound = {"strategy": sim.strategy(overlap=False), "calibration": calibration}
+        before, after = (sim.run("bert-large", where, **bound).step_time_s for where in (plain, reducing))
+        assert after < 0.98 * before
+
+
+@pytest.mark.parametrize(
+    ("library", "algorithm", "message"),
+    [
+        ("gloo", "tree", "must be auto or ring with gloo, which runs its own algorithm"),
+        ("nccl", "collnet", "must not reduce in switches except on fat_tree"),
+    ],
+)
+def test_what_the_library_or_fabric_cannot_run_is_refused(library: str, algorithm: str, message: str) -> None:
+    fabric = {"kind": "torus", "dims": (2, 2)} if library == "nccl" else {"kind": "single_switch"}
+    where = sim.cluster("dgx-a100", num_hosts=4).model_copy(
+        update={"library": library, "fabric": Fabric.model_validate(fabric)}
+    )
+    with pytest.raises(InputError, match=message):
+        sim.collective("all_reduce", where, algorithm=algorithm)
+    if library == "gloo":
+        found = [sim.collective("all_reduce", where, "1MiB", algorithm=a).rows[0] for a in ("auto", "ring")]
+        assert found[0]["time_s"] == found[1]["time_s"]
 
 
 @pytest.mark.parametrize(
@@ -79,6 +132,7 @@ def test_a_matrix_gives_the_size(capsys: pytest.CaptureFixture[str], tmp_path: P
     [
         (["all_reduce", "dgx-a100", "--algorithm", "nope"], "collective.algorithm: must be one of"),
         (["nope", "dgx-a100"], "collective.operation: must be one of"),
+        (["all_reduce", "dgx-a100", "--size", "large"], "--size: must be a number with a unit"),
         (["all_reduce", "dgx-a100", "--size", "1GiB:1MiB"], "--size: must be SIZE"),
         (["all_reduce", "dgx-a100", "--size", "1B:1PB:1.000001"], "--size: must give at most 200"),
         (["all_reduce", "dgx-a100", "--ranks", "7-0"], "--ranks: must be device numbers"),

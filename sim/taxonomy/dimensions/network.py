@@ -39,6 +39,10 @@ NETWORK: tuple[Dimension, ...] = (
                 )
                 for each in AGGREGATORS.values()
             ),
+            setting(
+                "cluster.fabric.in_network_reduction", True, "the library may have switches reduce (CollNet)",
+                name="collnet",
+            ),
             setting("strategy.switch_numbers", "int32", "workers convert to 32-bit integers and back"),
             setting("strategy.switch_numbers", "float", "switches add floating-point numbers"),
             setting(

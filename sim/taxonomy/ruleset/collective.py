@@ -172,6 +172,25 @@ def sharded_state_scatters(c: Context) -> Finding | None:
     )
 
 
+@RULES.refuse(
+    "gloo-algorithm", "collective state", "gloo all-reduces, gathers and scatters by rings, whatever is asked"
+)
+def algorithm_is_the_librarys(c: Context) -> Finding | None:
+    """An algorithm for a library that has one of its own."""
+    strategy = c.strategy
+    if c.cluster.library != "gloo" or c.uses_servers or strategy.collective in ("auto", "ring"):
+        return None
+    plain: Overrides = {
+        "strategy.collective": "auto",
+        "strategy.collective_dims": None,
+        "strategy.collective_radix": None,
+        "strategy.chunks": 1,
+    }
+    ways: tuple[Overrides, ...] = (_TO_AUTO, {"strategy.collective": "ring"}, plain)
+    must = "be auto or ring with gloo"
+    return Finding("strategy.collective", must, strategy.collective, ways, explain=True)
+
+
 @RULES.refuse("direct-ranks", "collective dp", "a direct exchange has a flow between every two ranks")
 def direct_has_few_ranks(c: Context) -> Finding | None:
     """A direct exchange among more ranks than its flows can be kept for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sim.spec.fabric import SWITCH_TREES
 from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, Overrides, RuleSet
 from sim.wire.aggregators import AGGREGATORS, Aggregator
@@ -10,7 +11,6 @@ from sim.wire.transports import TRANSPORTS
 
 RULES = RuleSet()
 
-TREES_OF_SWITCHES = frozenset({"single_switch", "leaf_spine", "fat_tree", "rail_optimized"})
 _OFF: Overrides = {
     "strategy.in_network": "none",
     "strategy.switch_slots": None,
@@ -77,9 +77,7 @@ def trees_map_on_switches(c: Context) -> Finding | None:
         )
         must = f"be auto while in_network is {strategy.in_network}"
         return Finding("strategy.collective", must, strategy.collective, ways, explain=True)
-    if c.cluster.fabric_kind in TREES_OF_SWITCHES and (
-        aggregator.tree or c.used_hosts <= c.cluster.rack_hosts
-    ):
+    if c.cluster.fabric_kind in SWITCH_TREES and (aggregator.tree or c.used_hosts <= c.cluster.rack_hosts):
         return None
     reach = "a fabric whose switches form a tree" if aggregator.tree else "hosts on one switch"
     got = f"{aggregator.name} with {c.used_hosts} hosts on {c.cluster.fabric_kind}"
