@@ -19,6 +19,7 @@ from sim.architecture import (
     speech,
     transformer,
     transformer_xl,
+    vision,
 )
 from sim.errors import InputError
 from sim.spec.workload import Workload
@@ -33,6 +34,7 @@ GENERATORS: dict[str, Callable[..., Workload]] = {
     "hybrid": hybrid.generate,
     "gnmt": recurrent.generate,
     "jasper": speech.generate,
+    "vit": vision.generate,
     "ncf": recommender.generate_ncf,
     "dlrm": recommender.generate_dlrm,
     "ssd300": detection.generate_ssd300,

@@ -67,7 +67,7 @@ def build_ncf(shape: NcfShape) -> tuple[Layer, ...]:
             ops=(MemoryBound(elements=3.0 * shape.factors, backward_elements=5.0 * shape.factors),),
             input_elements=width, output_elements=width, stored_elements=float(shape.factors),
         ),
-        *_perceptron(shape.mlp_layers, 0, first_input=shape.mlp_layers[0], dropout=shape.dropout),
+        *_perceptron(shape.mlp_layers[1:], 0, first_input=shape.mlp_layers[0], dropout=shape.dropout),
     ]  # fmt: skip
     chain.append(_linear("head", "head", 1, shape.factors + shape.mlp_layers[-1], 1, relu=False))
     return tuple(chain)

@@ -18,6 +18,9 @@ from sim.spec.base import Spec
 from sim.spec.layer import Attention, Embedding, Gemm, Layer, MemoryBound, Op
 from sim.spec.workload import Workload
 
+STEPWISE_LAUNCHES = 8
+"""A loop over an LSTM cell: TensorArray read and write, concatenation, bias, gates, dropout (2), add."""
+
 
 class GnmtShape(Spec):
     """Sizes of GNMT."""
@@ -31,6 +34,9 @@ class GnmtShape(Spec):
     )
     target_length: int = Field(31, ge=1, description="target tokens of a sample")
     fused_cells: bool = Field(True, description="one element-wise kernel a step instead of one per gate")
+    stepwise: bool = Field(
+        False, description="every step is an iteration of a loop: products of inputs and attention, too"
+    )
 
 
 def build(shape: GnmtShape) -> tuple[Layer, ...]:
@@ -71,14 +77,17 @@ def _embedding(name: str, block: int, shape: GnmtShape, tokens: int) -> Layer:
 def _lstm(name: str, block: int, shape: GnmtShape, tokens: int, width: int, *, directions: int = 1) -> Layer:
     hidden = shape.hidden
     gates = 4 * hidden
-    whole = Gemm(rows=tokens, n=gates, k=width)
-    step = Gemm(rows=1, n=gates, k=hidden)
+    joined = width + hidden if shape.stepwise else hidden
+    before = [] if shape.stepwise else [Gemm(rows=tokens, n=gates, k=width)]
+    step = Gemm(rows=1, n=gates, k=joined)
     # Gates read, state read and written, hidden state written; backward the same and the gates' gradients.
     passes = (1 if shape.fused_cells else 4) * (gates + 3 * hidden)
-    cell = MemoryBound(elements=float(passes), backward_elements=float(passes + gates))
+    cell = MemoryBound(
+        elements=float(passes), backward_elements=float(passes + gates), launches=_launches(shape)
+    )
     ops: list[Op] = []
     for _ in range(directions):
-        ops += [whole, *((step, cell) * tokens)]
+        ops += [*before, *((step, cell) * tokens)]
     out = float(tokens * hidden)
     ops.append(MemoryBound(elements=(2.5 + 3) * out))  # dropout and the residual addition of layers above
     tensors = (float(gates * width), float(gates * hidden), float(gates), float(gates)) * directions
@@ -95,6 +104,14 @@ def _lstm(name: str, block: int, shape: GnmtShape, tokens: int, width: int, *, d
     )
 
 
+def _launches(shape: GnmtShape) -> int:
+    """Kernels of a cell beside its product.
+
+    In a loop also reading and writing the sequences, joining input and state, bias, dropout and residual.
+    """
+    return STEPWISE_LAUNCHES if shape.stepwise else 1
+
+
 def _attention(shape: GnmtShape, block: int) -> Layer:
     """Normalised additive attention of all decoder steps to the encoder's output (Bahdanau et al. 2015)."""
     hidden, source, target = shape.hidden, shape.sequence_length, shape.target_length
@@ -104,19 +121,27 @@ def _attention(shape: GnmtShape, block: int) -> Layer:
         name="attention",
         kind="attention",
         block=block,
-        ops=(
-            Gemm(rows=target, n=hidden, k=hidden),
-            Gemm(rows=source, n=hidden, k=hidden),
-            # Sum, tanh, product with a vector.
-            MemoryBound(elements=4 * scores, backward_elements=6 * scores),
-            Attention(query_length=target, key_length=source, heads=1, kv_heads=1, head_dim=hidden),
-        ),
+        ops=_attention_ops(shape),
         parameters=2 * matrix + 2 * hidden + 1,
         tensors=(matrix, matrix, float(hidden), float(hidden), 1.0),
         input_elements=float(target * hidden),
         output_elements=float(target * hidden),
         stored_elements=2 * scores + float((source + 2 * target) * hidden),
     )
+
+
+def _attention_ops(shape: GnmtShape) -> tuple[Op, ...]:
+    """Projections, sum with tanh and product with a vector, weighted sum; at once or step by step."""
+    hidden, source, target = shape.hidden, shape.sequence_length, shape.target_length
+    steps = target if shape.stepwise else 1
+    rows = target // steps
+    scores = float(source * rows * hidden)
+    step: tuple[Op, ...] = (
+        Gemm(rows=rows, n=hidden, k=hidden),
+        MemoryBound(elements=4 * scores, backward_elements=6 * scores, launches=_launches(shape)),
+        Attention(query_length=rows, key_length=source, heads=1, kv_heads=1, head_dim=hidden),
+    )
+    return (Gemm(rows=source, n=hidden, k=hidden), *(step * steps))
 
 
 def _classifier(shape: GnmtShape, block: int) -> Layer:

@@ -38,6 +38,10 @@ FLASH_BACKWARD = 2.5
 """Backward of fused attention: five products against two (Dao 2023, arXiv:2307.08691, section 3.1)."""
 
 
+LONG_KERNEL = 9
+"""Taps of a one-dimensional kernel from which a transform pays."""
+
+
 class Kernel(NamedTuple):
     """One kernel: a batched product (m x k) by (k x n), a memory pass over m elements, or m measured seconds.
 
@@ -54,7 +58,7 @@ class Kernel(NamedTuple):
     powers: tuple[Powers, ...]
     reuse: tuple[float, float, float] = (1.0, 1.0, 1.0)
     align: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    winograd: bool = False
+    winograd: float = 0.0
     wide: bool = False
     grouped: bool = False
     launches: int = 1
@@ -70,8 +74,9 @@ class Kernels:
         Unique operation, phase and kind of every kernel.
     dims, powers, reuse, align : float[K, 4], int[K, 4, 6], float[K, 3], float[K, 3]
         See :class:`Kernel`.
-    winograd : bool[K]
-        Convolutions for which the library may use Winograd or FFT: square kernels of 3 or more, stride 1.
+    winograd : float[K]
+        Power of the gain that Winograd or FFT has for a convolution: 1 for square kernels of 3 or more with
+        stride 1, half for long kernels in one dimension, whose F(2, 3) saves 3/2 where F(2x2, 3x3) saves 9/4.
     wide, grouped : bool[K]
         Products that stay in 16 bits; products launched once per local expert.
     launches : int[K]
@@ -92,7 +97,7 @@ class Kernels:
     powers: npt.NDArray[np.int64]
     reuse: FloatArray
     align: FloatArray
-    winograd: npt.NDArray[np.bool_]
+    winograd: FloatArray
     wide: npt.NDArray[np.bool_]
     grouped: npt.NDArray[np.bool_]
     launches: IntArray
@@ -144,7 +149,7 @@ def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
         powers=np.array(columns[3], dtype=np.int64).reshape(-1, 4, 6),
         reuse=np.array(columns[4], dtype=float).reshape(-1, 3),
         align=np.array(columns[5], dtype=float).reshape(-1, 3),
-        winograd=np.array(columns[6], dtype=bool),
+        winograd=np.array(columns[6], dtype=float),
         wide=np.array(columns[7], dtype=bool),
         grouped=np.array(columns[8], dtype=bool),
         launches=np.array(columns[9], dtype=np.intp),
@@ -216,6 +221,14 @@ def _gemm(op: Gemm, num_experts: int, first: bool) -> Iterator[Kernel]:
     yield product(BACKWARD_WEIGHT, op.k, op.n, rows, k_power, n_power, row_power)
 
 
+def _fast_dimensions(op: Convolution) -> float:
+    """Half the dimensions in which the library has a fast algorithm for a convolution."""
+    if op.stride != 1 or op.groups != 1:
+        return 0.0
+    short, long = sorted(op.kernel)
+    return 1.0 if short == long >= 3 else 0.5 * (short == 1 and long >= LONG_KERNEL)
+
+
 def _convolution(op: Convolution, first: bool) -> Iterator[Kernel]:
     """Implicit matrix product: pixels x taps by taps x channels (Chetlur et al. 2014, arXiv:1410.0759).
 
@@ -227,8 +240,7 @@ def _convolution(op: Convolution, first: bool) -> Iterator[Kernel]:
     area = op.kernel[0] * op.kernel[1]
     pixels, taps = float(op.out_height * op.out_width), float(area * op.in_channels // op.groups)
     inputs, outputs = float(op.in_channels // op.groups), float(op.out_channels // op.groups)
-    square = op.kernel[0] == op.kernel[1] and op.kernel[0] >= 3
-    winograd = square and op.stride == 1 and op.groups == 1 and inputs >= CHANNEL_ALIGNMENT
+    winograd = _fast_dimensions(op) if inputs >= CHANNEL_ALIGNMENT else 0.0
     # Elements of the input that are really read, against the pixels x taps of the virtual matrix.
     read = inputs * pixels * min(op.stride**2, area) / (pixels * taps)
     padded = -(-inputs // CHANNEL_ALIGNMENT) * CHANNEL_ALIGNMENT / inputs if op.groups == 1 else 1.0

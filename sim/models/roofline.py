@@ -194,7 +194,7 @@ def _product_times(
     m, n, k = m * align[:, :1], n * align[:, 1:2], k * align[:, 2:3]
     matrix = np.where(wide, roof.wide_flops, roof.matrix_flops)
     peak = np.where(kernels.kind[product] == CONVOLUTION, roof.convolution_flops, matrix)
-    peak = peak * np.where(kernels.winograd[product], roof.winograd_gain, 1.0)
+    peak = peak * roof.winograd_gain ** kernels.winograd[product]
     tile_m, tile_n, split, load = _configurations()
     tiles = np.ceil(m / tile_m - 1e-9) * np.ceil(n / tile_n - 1e-9) * np.maximum(batch, 1.0) * split
     processors = _column(roof.multiprocessors)

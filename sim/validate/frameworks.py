@@ -65,6 +65,12 @@ class Framework:
     source: str = ""
 
 
+_MEGATRON_CORE = (
+    r"bridge|megatron[- ]?core|mcore|nemo[^0-9]{0,12}2[4-9]\.|nemo 2|dgx.?cloud|primus|swift|"
+    r"transformer.?engine|mlperf.*nemo"
+)
+"""Megatron-Core by its own name, NeMo since 24.01 (which builds on it), AMD's Primus, NVIDIA's recipes."""
+
 FRAMEWORKS: tuple[Framework, ...] = (
     Framework(
         "megatron-core-graphs", r"container (26\.0[6-9]|26\.1|2[7-9])", flash=True, fused=True,
@@ -73,7 +79,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         source="as megatron-core; NVIDIA's containers from 26.06 launch most kernels from CUDA graphs",
     ),
     Framework(
-        "megatron-core", r"bridge|megatron-core|nemo 2|megatron core", flash=True, fused=True,
+        "megatron-core", _MEGATRON_CORE, flash=True, fused=True,
         fused_loss=True, blocks_per_chunk=1, bucket=160 * MEBIBYTE, state="zero1", sequence_parallel=True,
         recompute="selective",
         source="Megatron-Core arguments: --use-distributed-optimizer, --overlap-grad-reduce; 40M elements; "
@@ -85,9 +91,19 @@ FRAMEWORKS: tuple[Framework, ...] = (
         source="NeMo-Framework-Launcher conf/training/gpt3: distributed_fused_adam, overlap_grad_sync",
     ),
     Framework(
-        "megatron-deepspeed", r"deepspeed", fused=True, overlap=False, bucket=500 * MEBIBYTE,
-        recompute="full",
+        "megatron-deepspeed", r"megatron.*deepspeed|deepspeed.*megatron|gpt-?neox|bigscience", fused=True,
+        overlap=False, bucket=500 * MEBIBYTE, recompute="full",
         source="Megatron-DeepSpeed: gradients in one contiguous buffer, reduced at the end of the step",
+    ),
+    Framework(
+        "deepspeed", r"deepspeed|zero\+\+|zero-?[123]\b", fused=True, bucket=1e9, recompute="full",
+        optimizer="adamw",
+        source="DeepSpeed configuration: reduce_bucket_size 5e8 elements, overlap_comm; fused kernels",
+    ),
+    Framework(
+        "megascale", r"megascale", flash=True, fused=True, fused_loss=True, blocks_per_chunk=1,
+        bucket=160 * MEBIBYTE, state="zero2", sequence_parallel=True, recompute="selective",
+        source="Jiang et al. 2024, arXiv:2402.15627, section 3: ZeRO-2, FlashAttention-2, fused kernels",
     ),
     Framework(
         "megatron-lm", r"megatron", fused=True, overlap=False, bucket=500 * MEBIBYTE, recompute="full",
@@ -127,6 +143,28 @@ FRAMEWORKS: tuple[Framework, ...] = (
     Framework(
         "tensorflow", r"tensorflow|\btf\b|^tf|ngc tf", fused_norm=True, bucket=64 * MEBIBYTE,
         source="cuDNN's fused batch norm of TensorFlow; Horovod fusion threshold 64 MiB",
+    ),
+    Framework(
+        "colossal-ai", r"coloss", flash=True, fused=True, state="zero1", recompute="full", optimizer="adamw",
+        source="ColossalAI examples/language/llama: hybrid parallel plugin, zero_stage 1",
+    ),
+    Framework(
+        "maxtext", r"maxtext|\bjax\b|praxis|pax\b|t5x|levanter|axlearn|easylm|\bflax\b|gspmd", flash=True,
+        fused=True, fused_norm=True, fused_loss=True, state="zero3", recompute="full", optimizer="adamw",
+        source="MaxText configs/base.yml: flash attention, remat_policy full, FSDP axis; XLA fuses",
+    ),
+    Framework(
+        "pytorch-compiled", r"nanotron|nanogpt|torch\.?compile|litgpt|lightning.*fsdp|olmo|picotron",
+        flash=True, fused=True, optimizer="adamw",
+        source="torch.compile fuses element-wise kernels; scaled_dot_product_attention is FlashAttention-2",
+    ),
+    Framework(
+        "pytorch-fsdp", r"fsdp|fairscale|meta.*(llama|pytorch)|llama.?recipes", flash=True, state="zero3",
+        optimizer="adamw", source="PyTorch FSDP: full sharding, eager kernels, SDPA",
+    ),
+    Framework(
+        "intel-gaudi", r"gaudi|habana|synapse", flash=True, fused=True, state="zero1", optimizer="adamw",
+        source="Optimum Habana: FusedSDPA, lazy graphs fuse element-wise kernels",
     ),
     Framework("pytorch", r"torch|apex|fairseq|hugging", source="PyTorch DDP: 25 MiB buckets, eager kernels"),
 )  # fmt: skip

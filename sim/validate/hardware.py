@@ -7,13 +7,14 @@ reported as an assumption.
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 from sim.catalog import Catalog
 from sim.spec import Cluster, Device, Fabric, Host
 from sim.spec.host import HostLink, Nic
+from sim.validate.boards import BOARDS, MESHES, NVL72_DOMAIN, VARIANTS, Board, board_key
 from sim.validate.rows import Row
 
 GIGABIT = 1e9 / 8
@@ -21,60 +22,11 @@ PORT_LATENCY = 0.6e-6
 CABLE_LATENCY = 0.25e-6
 NVLINK_LATENCY = 0.3e-6
 PCIE_LATENCY = 0.25e-6
-NVL72_DOMAIN = 64
-"""GPUs of a rack-scale NVLink domain that jobs use: 64 of the 72, a power of two."""
+MOST_GPUS = 131_072
+"""Devices of the largest job that is simulated."""
+MOST_GPUS_OF_A_HOST = 256
 
-
-@dataclass(frozen=True)
-class Board:
-    """Reference design of a GPU server.
-
-    Attributes
-    ----------
-    device : str
-        Catalogue name by memory size (GB), the default size first.
-    gpus : int
-        GPUs of a host.
-    nvlink : float
-        NVLink bandwidth of a GPU through switches, bytes/s in one direction; 0 without NVLink switches.
-    ports : tuple of (int, float)
-        Network ports and the Gb/s of each.
-    pcie : float
-        Bytes/s of a GPU's PCIe link in one direction.
-    """
-
-    device: dict[int, str]
-    gpus: int
-    nvlink: float
-    ports: tuple[int, float]
-    pcie: float
-    cpu: str
-
-
-BOARDS: dict[str, Board] = {
-    "K80": Board({12: "k80"}, 8, 0.0, (1, 10.0), 15.75e9, "xeon-e5-2686v4"),
-    "P100": Board({16: "p100-16gb"}, 8, 0.0, (4, 100.0), 15.75e9, "xeon-e5-2698v4"),
-    "V100": Board({16: "v100-16gb", 32: "v100-32gb"}, 8, 0.0, (4, 100.0), 15.75e9, "xeon-e5-2698v4"),
-    "V100-PCIE": Board({16: "v100-pcie-16gb"}, 8, 0.0, (1, 100.0), 15.75e9, "xeon-e5-2698v4"),
-    "T4": Board({16: "t4"}, 4, 0.0, (1, 50.0), 15.75e9, "xeon-8259cl"),
-    "A100": Board({80: "a100-80gb", 40: "a100-40gb"}, 8, 300e9, (8, 200.0), 31.5e9, "epyc-7742"),
-    "A100-PCIE": Board({80: "a100-pcie-80gb", 40: "a100-pcie-40gb"}, 8, 0.0, (1, 200.0), 31.5e9, "epyc-7742"),
-    "H100": Board({80: "h100-80gb", 96: "h100-96gb"}, 8, 450e9, (8, 400.0), 63e9, "xeon-8480c"),
-    "H100-PCIE": Board({80: "h100-pcie-80gb"}, 8, 0.0, (1, 400.0), 63e9, "xeon-8480c"),
-    "H200": Board({141: "h200-141gb"}, 8, 450e9, (8, 400.0), 63e9, "xeon-8480c"),
-    "B200": Board({180: "b200-180gb"}, 8, 900e9, (8, 400.0), 63e9, "xeon-8480c"),
-    "B300": Board({270: "b300-270gb"}, 8, 900e9, (8, 800.0), 63e9, "xeon-8480c"),
-    "GB200": Board({186: "gb200-186gb"}, NVL72_DOMAIN, 900e9, (NVL72_DOMAIN, 400.0), 63e9, "xeon-8480c"),
-    "GB300": Board({279: "gb300-279gb"}, NVL72_DOMAIN, 900e9, (NVL72_DOMAIN, 800.0), 63e9, "xeon-8480c"),
-}
-"""GPU boards by the name in the ``gpu`` column."""
-
-MESHES = {"P100": "dgx-1-p100", "V100": "dgx-1-v100"}
-"""Catalogue hosts whose GPUs are joined by a hybrid cube mesh."""
-
-
-VARIANTS = {("V100", r"DGX-2H|450 ?W"): "v100-sxm3-32gb"}
-"""Devices sold under one name that differ in more than memory: board and pattern -> catalogue name."""
+_LINKED = r"nvlink|nvswitch|infinity|xgmi|\bici\b|torus|gaudi|roce|all-to-all|fully connected"
 
 
 class Unsupported(Exception):
@@ -83,14 +35,9 @@ class Unsupported(Exception):
 
 def board_name(row: Row) -> str:
     """Key of :data:`BOARDS` for a row's GPU."""
-    text = row.text("gpu").upper().replace("NVIDIA", "").replace("TESLA", "").strip()
-    known = sorted(BOARDS, key=len, reverse=True)
-    for name in known:
-        if re.match(rf"{re.escape(name)}(?![0-9])", text.replace(" ", "-")):
-            base = name
-            break
-    else:
-        raise Unsupported(f"unknown GPU {row.text('gpu')}")
+    base = board_key(row.text("gpu"))
+    if base is None:
+        raise Unsupported(f"unknown GPU {row.text('gpu') or '(none given)'}")
     link = f"{row.text('gpu')} {row.text('intra_link')}".upper()
     if "PCIE" in link and "NVLINK" not in link and f"{base}-PCIE" in BOARDS:
         return f"{base}-PCIE"
@@ -115,10 +62,14 @@ def build_cluster(row: Row, catalog: Catalog) -> tuple[Cluster, list[str]]:
     """Cluster of a row, and what had to be assumed."""
     name = board_name(row)
     board, assumed = BOARDS[name], []
-    gpus = row.whole("gpus")
+    gpus = gpu_count(row)
     if gpus is None:
         raise Unsupported("no GPU count")
+    if gpus > MOST_GPUS:
+        raise Unsupported(f"more than {MOST_GPUS:,} GPUs")
     per_host = _gpus_per_host(row, board, gpus)
+    if per_host > MOST_GPUS_OF_A_HOST:
+        raise Unsupported(f"more than {MOST_GPUS_OF_A_HOST} GPUs in a host")
     hosts = -(-gpus // per_host)
     ports, speed = _ports(row, board, per_host)
     if hosts > 1 and ports == 0:
@@ -135,6 +86,16 @@ def build_cluster(row: Row, catalog: Catalog) -> tuple[Cluster, list[str]]:
     return _cluster(
         catalog, device_name(row), per_host, hosts, nvlink, mesh, ports, speed, board.pcie, board.cpu
     ), assumed
+
+
+def gpu_count(row: Row) -> int | None:
+    """GPUs of a row: as stated, or those of its nodes, or the product of its degrees."""
+    gpus, nodes, each = (row.whole(name) for name in ("gpus", "nodes", "gpus_per_node"))
+    if gpus is None and nodes and each:
+        return nodes * each
+    if gpus is None and row.whole("dp"):
+        return math.prod(row.whole(name) or 1 for name in ("dp", "tp", "pp", "cp"))
+    return gpus
 
 
 def _gpus_per_host(row: Row, board: Board, gpus: int) -> int:
@@ -155,7 +116,7 @@ def _is_mesh(row: Row, name: str, per_host: int) -> bool:
 def _nvlink(row: Row, board: Board) -> float:
     """Bytes/s in one direction of a GPU behind NVLink switches."""
     link = row.text("intra_link")
-    if link and "nvlink" not in link.lower():
+    if link and not re.search(_LINKED, link.lower()):
         return 0.0
     found = re.search(r"(\d+(?:\.\d+)?)\s*GB/s", link)
     if found:

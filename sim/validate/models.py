@@ -3,65 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from sim.validate.frameworks import Framework
 from sim.validate.hardware import Unsupported
+from sim.validate.known_models import known_model, normalised
+from sim.validate.named_models import CNN_NAMES, OTHERS, SEQUENCES, TRANSFORMERS, VISION, Params
 from sim.validate.rows import Row
-
-Params = dict[str, Any]
 
 PADDED_VOCABULARY = 128
 """Megatron pads the vocabulary to a multiple of 128 times the tensor-parallel degree."""
 
-CNN_NAMES: tuple[tuple[str, str, Params], ...] = (
-    (r"^resnet-?50", "cnn:resnet50", {}),
-    (r"^resnet-?101", "cnn:resnet101", {}),
-    (r"^resnet-?152", "cnn:resnet152", {}),
-    (r"^inception-?v?3", "cnn:inception-v3", {}),
-    (r"^alexnet", "cnn:alexnet", {}),
-    (r"^vgg-?16", "cnn:vgg16", {}),
-    (r"^vgg-?19", "cnn:vgg19", {}),
-    (r"^resnext-?101", "cnn:resnext101-32x4d", {}),
-    (r"^se-?resnext-?101", "cnn:se-resnext101-32x4d", {}),
-    (r"^efficientnet-?b0", "cnn:efficientnet-b0", {}),
-    (r"^efficientnet-?b4", "cnn:efficientnet-b4", {"image_size": 380}),
-    (r"^efficientnet-widese-b0", "cnn:efficientnet-b0", {"wide_squeeze": True}),
-    (r"^efficientnet-widese-b4", "cnn:efficientnet-b4", {"image_size": 380, "wide_squeeze": True}),
-)
-
-_BART: Params = {
-    "encoder_layers": 12, "decoder_layers": 12, "hidden": 1024, "num_heads": 16, "vocabulary": 50265,
-    "max_positions": 1026,
-}  # fmt: skip
-_T5_3B: Params = {
-    "encoder_layers": 24, "decoder_layers": 24, "hidden": 2048, "num_heads": 32, "head_dim": 64,
-    "ffn_hidden": 5120, "sequence_length": 512, "target_length": 128, "activation": "swiglu",
-    "norm": "rmsnorm", "bias": False,
-}  # fmt: skip
-_TRANSLATION: Params = {
-    "encoder_layers": 6, "decoder_layers": 6, "hidden": 1024, "num_heads": 16, "vocabulary": 33708,
-    "sequence_length": 32, "target_length": 32,
-}  # fmt: skip
-_XL_BASE: Params = {
-    "num_layers": 16, "hidden": 512, "num_heads": 8, "ffn_hidden": 2048, "sequence_length": 192,
-    "memory_length": 192,
-}  # fmt: skip
-_XL_LARGE: Params = {
-    "num_layers": 18, "hidden": 1024, "num_heads": 16, "ffn_hidden": 4096, "sequence_length": 384,
-    "memory_length": 384, "embedding_division": 4,
-}  # fmt: skip
-
-NAMED: tuple[tuple[str, str, Params], ...] = (
-    (r"^m?t5-?3b", "encoder-decoder", _T5_3B),
-    (r"^bart-?large", "encoder-decoder", _BART),
-    (r"^transformer-?big", "encoder-decoder", _TRANSLATION),
-    (r"^transformer-?xl base", "transformer-xl", _XL_BASE),
-    (r"^transformer-?xl large", "transformer-xl", _XL_LARGE),
-)
-"""Models known by name: sizes of their papers (T5: Raffel et al. 2020, v1.1; BART: Lewis et al. 2020;
-Transformer-big: Vaswani et al. 2017; Transformer-XL: Dai et al. 2019 with the segment lengths of
-NVIDIA/DeepLearningExamples). A translation sample is taken as 32 tokens each way."""
+_NO_TRANSFORMERS = ("encdec_lm", "seq2seq", "hybrid_lm", "diffusion")
+"""Families that blocks of attention and feed-forward network alone do not describe."""
 
 WORDS_PER_SAMPLE = 32
 XL_VOCABULARY = 267_735
@@ -78,21 +31,51 @@ def model_of(row: Row, framework: Framework) -> tuple[str, Params, list[str]]:
     Unsupported
         There is no generator for the model, or its sizes are not known.
     """
-    name = row.text("model").lower()
+    name = normalised(row.text("model"))
     for pattern, generator, params in CNN_NAMES:
         if re.search(pattern, name):
             return generator, {**params, "fused_norm": framework.fused_norm}, []
-    for pattern, generator, params in NAMED:
+    for pattern, generator, params in OTHERS:
+        if re.search(pattern, name):
+            more = {"stepwise": framework.key == "tensorflow"} if generator == "gnmt" else {}
+            return generator, {**params, **more}, []
+    for pattern, generator, params in SEQUENCES:
         if re.search(pattern, name):
             return _named(row, framework, generator, params)
+    for pattern, generator, params in (*TRANSFORMERS, *VISION):
+        if re.search(pattern, name):
+            return _released(row, framework, generator, params)
     if name.startswith("electra"):
         return _electra(row, framework)
-    family = row.text("family")
-    if family in ("dense_lm", "moe_lm", "encoder_lm") or (row.whole("layers") and row.whole("hidden")):
-        if family in ("encdec_lm", "seq2seq", "hybrid_lm", "diffusion"):
-            raise Unsupported(f"no generator for {row.text('model')}")
+    return _language_model(row, framework)
+
+
+def _language_model(row: Row, framework: Framework) -> tuple[str, Params, list[str]]:
+    """A transformer from the columns; what they leave open from the name or the number of parameters."""
+    sizes = ("layers", "hidden", "heads")
+    if all(row.whole(name) for name in sizes) and row.text("family") not in _NO_TRANSFORMERS:
         return _transformer(row, framework)
-    raise Unsupported(f"no generator for {row.text('model')}")
+    known = known_model(row)
+    if known is None:
+        stated = [name for name in sizes if row.whole(name)]
+        if stated or row.text("family") in ("dense_lm", "moe_lm", "encoder_lm"):
+            raise Unsupported("layers, hidden or heads unknown")
+        raise Unsupported(f"no generator for {row.text('model') or 'a model without a name'}")
+    own = {name: text for name, text in row.cells.items() if text}
+    generator, params, assumed = _transformer(Row({**known.cells, **own}), framework)
+    if not row.whole("seq_len"):
+        assumed.append("seq_len")
+    return generator, params, [*known.assumed, *assumed]
+
+
+def _released(row: Row, framework: Framework, generator: str, known: Params) -> tuple[str, Params, list[str]]:
+    """A model whose parameters are its own but for the length of its samples."""
+    params = {**known, "flash": framework.flash, "fused_kernels": framework.fused}
+    if generator == "vit":
+        return generator, params, []
+    length = row.whole("seq_len")
+    params |= {"sequence_length": length or params["sequence_length"], "fused_loss": framework.fused_loss}
+    return generator, params, [] if length else ["seq_len"]
 
 
 def default_batch(row: Row) -> int | None:
@@ -164,7 +147,7 @@ def _transformer(row: Row, framework: Framework) -> tuple[str, Params, list[str]
             "activation": "swiglu",
             "norm": "rmsnorm",
             "bias": False,
-            "tied_embeddings": False,
+            "tied_embeddings": row.text("tied_embeddings") == "yes",
             "dropout": False,
         }
     else:

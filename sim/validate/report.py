@@ -47,10 +47,12 @@ class Report:
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """One record per row of the file, columns as in :data:`COLUMNS`."""
-        found = [_record(s) for s in self.scored]
-        found += [{"id": s.row.id, "status": "skipped", "message": s.reason} for s in self.skipped]
-        return sorted(found, key=lambda record: str(record["id"]))
+        """One record per row of the file, in its order; columns as in :data:`COLUMNS`."""
+        found = [(s.run.row.line, _record(s)) for s in self.scored]
+        found += [
+            (s.row.line, {"id": s.row.id, "status": "skipped", "message": s.reason}) for s in self.skipped
+        ]
+        return [record for _, record in sorted(found, key=lambda item: item[0])]
 
     def write(self, path: str | Path) -> None:
         """Write the predictions as CSV."""

@@ -19,8 +19,9 @@ from sim.errors import ClusterloomError
 from sim.spec import Calibration, Cluster, Scenario, Strategy, Workload
 from sim.spec.layer import Layer
 from sim.validate.frameworks import Framework, framework_of
-from sim.validate.hardware import Unsupported, build_cluster
-from sim.validate.models import WORDS_PER_SAMPLE, Params, default_batch, model_of
+from sim.validate.hardware import Unsupported, build_cluster, gpu_count
+from sim.validate.models import WORDS_PER_SAMPLE, default_batch, model_of
+from sim.validate.named_models import Params
 from sim.validate.rows import Row
 
 TIERS_REFUSED = ("X",)
@@ -137,6 +138,8 @@ def load_runs(rows: Iterable[Row], catalog: Catalog | None = None) -> Loaded:
             loaded.runs.append(load_run(row, catalog))
         except (Unsupported, ClusterloomError) as error:
             loaded.skipped.append(Skipped(row, str(error)))
+        except (ValueError, ArithmeticError, LookupError, AssertionError) as error:  # one bad row is one row
+            loaded.skipped.append(Skipped(row, f"cannot be read: {type(error).__name__}: {error}"))
     return loaded
 
 
@@ -150,6 +153,8 @@ def load_run(row: Row, catalog: Catalog) -> Run:
     """
     if row.text("tier") in TIERS_REFUSED:
         raise Unsupported("tier X: rejected as evidence")
+    if problem := row.problem():
+        raise Unsupported(problem)
     framework = framework_of(row)
     generator, params, assumed = model_of(row, framework)
     cluster, more = build_cluster(row, catalog)
@@ -178,7 +183,7 @@ def load_run(row: Row, catalog: Catalog) -> Run:
         strategy=strategy,
         framework=framework.key,
         micro_batches=micro_batches,
-        measured_s=_measured(row, batch, params.get("sequence_length")),
+        measured_s=_measured(row, batch, _tokens(generator, params)),
         assumed=tuple(dict.fromkeys(assumed)),
     )
 
@@ -194,7 +199,7 @@ def _dtype(row: Row, assumed: list[str]) -> str:
 
 def _degrees(row: Row) -> dict[str, int]:
     found = {axis: row.whole(axis) or 1 for axis in ("tp", "pp", "cp", "ep")}
-    gpus = row.whole("gpus") or 1
+    gpus = gpu_count(row) or 1
     replica = found["tp"] * found["pp"] * found["cp"]
     if gpus % replica:
         raise Unsupported("tp x pp x cp does not divide the GPU count")
@@ -227,7 +232,9 @@ def _batch(row: Row, dp: int, pp: int, params: Params, assumed: list[str]) -> tu
 def _default_micro_batch(each: int, pp: int, sequence: int | None) -> int:
     """Whole batch of a replica if it is not pipelined and at most 16,384 tokens, else a divisor for 4,096."""
     tokens = sequence or 1
-    limit = max(1, (4096 if pp > 1 else 16384) // tokens) if sequence else each
+    if not sequence:
+        return each
+    limit = max(1, (4096 if pp > 1 else 16384) // tokens)
     return max(size for size in range(1, min(each, limit) + 1) if each % size == 0)
 
 
@@ -333,19 +340,27 @@ def _optimizer(row: Row, framework: Framework) -> str:
     return framework.optimizer
 
 
-def _measured(row: Row, batch: int, sequence: int | None) -> float | None:
-    """Step time in seconds: as stated, else from the throughput."""
+def _tokens(generator: str, params: Params) -> int | None:
+    """Tokens of a sample that a throughput counts; GNMT's counts those of both languages."""
+    length = params.get("sequence_length")
+    return length + params["target_length"] if generator == "gnmt" else length
+
+
+def _measured(row: Row, batch: int, tokens: int | None) -> float | None:
+    """Step time in seconds: as stated, else from the throughput; ``tokens`` are those of a sample."""
     stated = row.number("step_time_s")
     if stated is not None and stated > 0:
         return stated
     value, unit = row.number("value_native"), row.text("unit_native").lower()
     if value is None or value <= 0:
         return None
+    if re.fullmatch(r"(ms|s|seconds?)(/(it(er(ation)?)?|step))?", unit):
+        return value * (1e-3 if unit.startswith("ms") else 1.0)
+    if re.fullmatch(r"(it(er(ation)?)?s?|steps?)/s(ec)?", unit):
+        return 1 / value
+    each = (gpu_count(row) or 1) if re.search(r"/s(ec)?\s*(/|per )\s*(gpu|chip|device)", unit) else 1
     if re.match(r"(images|sequences|samples|sentences|img|seq)/s", unit):
-        return batch / value
+        return batch / (value * each)
     if unit.startswith("words/s"):
-        return batch * WORDS_PER_SAMPLE / value
-    if unit.startswith("tokens/s") and sequence:
-        devices = row.whole("gpus") or 1
-        return batch * sequence / (value * (devices if "gpu" in unit else 1))
-    return None
+        return batch * WORDS_PER_SAMPLE / (value * each)
+    return batch * tokens / (value * each) if unit.startswith("tokens/s") and tokens else None

@@ -16,7 +16,6 @@ from sim.calibrate.run_stack import Stack
 from sim.calibrate.run_terms import make_terms
 from sim.calibrate.runs import SOURCE, fit_runs, prior_of, without_fits
 from sim.catalog import Catalog
-from sim.errors import InputError
 from sim.validate.board import Scored, board, spearman
 from sim.validate.report import COLUMNS, validate_runs
 from sim.validate.rows import FILE, Row, read_rows
@@ -65,7 +64,7 @@ def test_row_to_scenario(catalog: Catalog) -> None:
     [
         ({"gpu": "abacus"}, "unknown GPU"),
         ({"gbs": "", "mbs": ""}, "batch size unknown"),
-        ({"layers": "", "family": "asr"}, "no generator"),
+        ({"layers": "", "family": "asr", "model": "Whistler"}, "no generator"),
         ({"pp": "3"}, "does not divide"),
         ({"tier": "X"}, "rejected"),
     ],
@@ -151,20 +150,6 @@ def test_files_with_few_columns_are_read(catalog: Catalog, tmp_path: Path) -> No
     assert [row["status"] for row in rows] == ["ok", "skipped"]
     assert float(rows[0]["low_s"]) < float(rows[0]["predicted_step_time_s"]) < float(rows[0]["high_s"])
     assert "no generator" in rows[1]["message"]
-
-
-@pytest.mark.parametrize(
-    ("text", "field"),
-    [
-        ("id,model\n", "columns gpu, gpus"),
-        ("id,model,gpu,gpus\nA,x,y,1\nA,x,y,1\n", "different in every row"),
-    ],
-)
-def test_bad_files_are_refused(tmp_path: Path, text: str, field: str) -> None:
-    path = tmp_path / "bad.csv"
-    path.write_text(text)
-    with pytest.raises(InputError, match=field):
-        read_rows(path)
 
 
 def test_fit_finds_the_parameters_that_made_the_times(catalog: Catalog) -> None:

@@ -1,0 +1,120 @@
+"""Reference designs of accelerator servers, by the name in the ``gpu`` column, and names for them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+NVL72_DOMAIN = 64
+"""GPUs of a rack-scale NVLink domain that jobs use: 64 of the 72, a power of two."""
+
+
+@dataclass(frozen=True)
+class Board:
+    """Reference design of a GPU server.
+
+    Attributes
+    ----------
+    device : str
+        Catalogue name by memory size (GB), the default size first.
+    gpus : int
+        GPUs of a host.
+    nvlink : float
+        NVLink bandwidth of a GPU through switches, bytes/s in one direction; 0 without NVLink switches.
+    ports : tuple of (int, float)
+        Network ports and the Gb/s of each.
+    pcie : float
+        Bytes/s of a GPU's PCIe link in one direction.
+    """
+
+    device: dict[int, str]
+    gpus: int
+    nvlink: float
+    ports: tuple[int, float]
+    pcie: float
+    cpu: str
+
+
+BOARDS: dict[str, Board] = {
+    "K80": Board({12: "k80"}, 8, 0.0, (1, 10.0), 15.75e9, "xeon-e5-2686v4"),
+    "P100": Board({16: "p100-16gb"}, 8, 0.0, (4, 100.0), 15.75e9, "xeon-e5-2698v4"),
+    "V100": Board({16: "v100-16gb", 32: "v100-32gb"}, 8, 0.0, (4, 100.0), 15.75e9, "xeon-e5-2698v4"),
+    "V100-PCIE": Board({16: "v100-pcie-16gb"}, 8, 0.0, (1, 100.0), 15.75e9, "xeon-e5-2698v4"),
+    "T4": Board({16: "t4"}, 4, 0.0, (1, 50.0), 15.75e9, "xeon-8259cl"),
+    "A100": Board({80: "a100-80gb", 40: "a100-40gb"}, 8, 300e9, (8, 200.0), 31.5e9, "epyc-7742"),
+    "A100-PCIE": Board({80: "a100-pcie-80gb", 40: "a100-pcie-40gb"}, 8, 0.0, (1, 200.0), 31.5e9, "epyc-7742"),
+    "H100": Board({80: "h100-80gb", 96: "h100-96gb"}, 8, 450e9, (8, 400.0), 63e9, "xeon-8480c"),
+    "H100-PCIE": Board({80: "h100-pcie-80gb"}, 8, 0.0, (1, 400.0), 63e9, "xeon-8480c"),
+    "H200": Board({141: "h200-141gb"}, 8, 450e9, (8, 400.0), 63e9, "xeon-8480c"),
+    "B200": Board({180: "b200-180gb"}, 8, 900e9, (8, 400.0), 63e9, "xeon-8480c"),
+    "B300": Board({270: "b300-270gb"}, 8, 900e9, (8, 800.0), 63e9, "xeon-8480c"),
+    "GB200": Board({186: "gb200-186gb"}, NVL72_DOMAIN, 900e9, (NVL72_DOMAIN, 400.0), 63e9, "xeon-8480c"),
+    "GB300": Board({279: "gb300-279gb"}, NVL72_DOMAIN, 900e9, (NVL72_DOMAIN, 800.0), 63e9, "xeon-8480c"),
+    "H800": Board({80: "h800-80gb"}, 8, 200e9, (8, 400.0), 63e9, "xeon-8480c"),
+    "H20": Board({96: "h20-96gb"}, 8, 450e9, (8, 400.0), 63e9, "xeon-8480c"),
+    "GH200": Board({96: "gh200-96gb"}, 4, 450e9, (4, 200.0), 63e9, "xeon-8480c"),
+    "A800": Board({80: "a800-80gb"}, 8, 200e9, (8, 200.0), 31.5e9, "epyc-7742"),
+    "A30": Board({24: "a30-24gb"}, 4, 0.0, (1, 100.0), 31.5e9, "epyc-7742"),
+    "A40": Board({48: "a40-48gb"}, 8, 0.0, (1, 100.0), 31.5e9, "epyc-7742"),
+    "A6000": Board({48: "a6000-48gb"}, 8, 0.0, (1, 100.0), 31.5e9, "epyc-7742"),
+    "A10": Board({24: "a10-24gb"}, 4, 0.0, (1, 100.0), 31.5e9, "epyc-7742"),
+    "A10G": Board({24: "a10g-24gb"}, 8, 0.0, (1, 100.0), 31.5e9, "epyc-7742"),
+    "L4": Board({24: "l4-24gb"}, 8, 0.0, (1, 100.0), 31.5e9, "epyc-7742"),
+    "L40S": Board({48: "l40s-48gb"}, 8, 0.0, (1, 200.0), 31.5e9, "epyc-7742"),
+    "RTX-2080-TI": Board({11: "rtx-2080ti-11gb"}, 8, 0.0, (1, 25.0), 15.75e9, "xeon-5118"),
+    "RTX-3090": Board({24: "rtx-3090-24gb"}, 8, 0.0, (1, 25.0), 31.5e9, "epyc-7742"),
+    "RTX-4090": Board({24: "rtx-4090-24gb"}, 8, 0.0, (1, 25.0), 31.5e9, "epyc-7742"),
+    "GTX-1080-TI": Board({11: "gtx-1080ti-11gb"}, 8, 0.0, (1, 10.0), 15.75e9, "xeon-5118"),
+    "TITAN-RTX": Board({24: "titan-rtx-24gb"}, 8, 0.0, (1, 25.0), 15.75e9, "xeon-5118"),
+    "P40": Board({24: "p40-24gb"}, 8, 0.0, (1, 25.0), 15.75e9, "xeon-e5-2698v4"),
+    "M40": Board({12: "m40-12gb"}, 8, 0.0, (1, 10.0), 15.75e9, "xeon-e5-2686v4"),
+    "K40": Board({12: "k40-12gb"}, 4, 0.0, (1, 10.0), 15.75e9, "xeon-e5-2686v4"),
+    "MI250X": Board({64: "mi250x-64gb", 128: "mi250x-128gb"}, 8, 200e9, (4, 200.0), 31.5e9, "epyc-7742"),
+    "MI250": Board({64: "mi250x-64gb", 128: "mi250x-128gb"}, 8, 200e9, (4, 200.0), 31.5e9, "epyc-7742"),
+    "MI300X": Board({192: "mi300x-192gb"}, 8, 448e9, (8, 400.0), 63e9, "xeon-8480c"),
+    "MI300A": Board({128: "mi300a-128gb"}, 4, 384e9, (4, 200.0), 63e9, "xeon-8480c"),
+    "MI325X": Board({256: "mi325x-256gb"}, 8, 448e9, (8, 400.0), 63e9, "xeon-8480c"),
+    "MI355X": Board({288: "mi355x-288gb"}, 8, 538e9, (8, 400.0), 63e9, "xeon-8480c"),
+    "GAUDI2": Board({96: "gaudi2-96gb"}, 8, 262.5e9, (3, 800.0), 31.5e9, "xeon-8480c"),
+    "GAUDI3": Board({128: "gaudi3-128gb"}, 8, 525e9, (3, 1600.0), 63e9, "xeon-8480c"),
+    "TPU-V3": Board({32: "tpu-v3"}, NVL72_DOMAIN, 82e9, (NVL72_DOMAIN, 656.0), 15.75e9, "xeon-8124m"),
+    "TPU-V4": Board({32: "tpu-v4"}, NVL72_DOMAIN, 150e9, (NVL72_DOMAIN, 1200.0), 31.5e9, "epyc-7742"),
+    "TPU-V5E": Board({16: "tpu-v5e"}, NVL72_DOMAIN, 100e9, (NVL72_DOMAIN, 800.0), 31.5e9, "epyc-7742"),
+    "TPU-V5P": Board({95: "tpu-v5p"}, NVL72_DOMAIN, 300e9, (NVL72_DOMAIN, 2400.0), 31.5e9, "epyc-7742"),
+    "TPU-V6E": Board({32: "tpu-v6e"}, NVL72_DOMAIN, 224e9, (NVL72_DOMAIN, 1792.0), 31.5e9, "epyc-7742"),
+}
+"""GPU boards by the name in the ``gpu`` column. Links between the accelerators of a host count as a switch
+of their bandwidth, also where they join all pairs (Infinity Fabric, Gaudi) or form a torus (TPU), as rings
+reach it. Sources: the vendors' datasheets, as in ``topologies/devices``; NVIDIA DGX and HGX user guides;
+AMD MI300X platform data sheet; Jouppi et al. 2023, arXiv:2304.01433 (TPU v4)."""
+
+MESHES = {"P100": "dgx-1-p100", "V100": "dgx-1-v100"}
+"""Catalogue hosts whose GPUs are joined by a hybrid cube mesh."""
+
+
+VARIANTS = {("V100", r"DGX-2H|450 ?W"): "v100-sxm3-32gb"}
+"""Devices sold under one name that differ in more than memory: board and pattern -> catalogue name."""
+
+NICKNAMES: tuple[tuple[str, str], ...] = (
+    (r"^(GRACE-?HOPPER)", "GH200"), (r"^RTX-?(A?6000)(?!-?ADA)", "A6000"), (r"^HL-?225", "GAUDI2"),
+    (r"^HL-?325", "GAUDI3"), (r"^(RTX|GEFORCE)?-?2080-?TI", "RTX-2080-TI"),
+    (r"^(RTX|GEFORCE)?-?3090", "RTX-3090"),
+    (r"^(RTX|GEFORCE)?-?4090", "RTX-4090"), (r"^(GTX|GEFORCE)?-?1080-?TI", "GTX-1080-TI"),
+    (r"^MI350X", "MI355X"), (r"^(GOOGLE-?)?(CLOUD-?)?TPU-?V5-?LITE", "TPU-V5E"), (r"^TRILLIUM", "TPU-V6E"),
+    (r"^TPUV", "TPU-V"), (r"^L40(?!S)", "L40S"), (r"^GAUDI-", "GAUDI"), (r"^MI300(?![0-9AX])", "MI300X"),
+)  # fmt: skip
+"""Other spellings of the names above, and near relatives: pattern -> what it is read as."""
+
+_MAKERS = r"\b(NVIDIA|TESLA|AMD|INSTINCT|INTEL|HABANA|GOOGLE|CLOUD|GEFORCE|QUADRO|GPU)\b|\(R\)|\(TM\)"
+
+
+def board_key(text: str) -> str | None:
+    """Key of :data:`BOARDS` for what a row calls its GPU; None if no design is known."""
+    name = re.sub(r"[\s_]+", "-", re.sub(_MAKERS, " ", text.upper()).strip())
+    name = re.sub(r"^(\d+)-?X-?", "", name)  # "8x A100"
+    for pattern, known in NICKNAMES:
+        name = re.sub(pattern, known, name)
+    for known in sorted(BOARDS, key=len, reverse=True):
+        if re.match(rf"{re.escape(known)}(?![0-9])", name):
+            return known
+    return None

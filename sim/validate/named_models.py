@@ -1,0 +1,164 @@
+"""Models known by name whose architecture the columns of a row cannot say: generator and parameters of each.
+
+Patterns are held against the name in lower case with hyphens for blanks; the first that is found decides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Params = dict[str, Any]
+Named = tuple[str, str, Params]
+
+CNN_NAMES: tuple[Named, ...] = (
+    (r"^(resnet-?50|rn50)", "cnn:resnet50", {}),
+    (r"^resnet-?101", "cnn:resnet101", {}),
+    (r"^resnet-?152", "cnn:resnet152", {}),
+    (r"^inception-?v?3", "cnn:inception-v3", {}),
+    (r"^alexnet", "cnn:alexnet", {}),
+    (r"^vgg-?16", "cnn:vgg16", {}),
+    (r"^vgg-?19", "cnn:vgg19", {}),
+    (r"^resnext-?101", "cnn:resnext101-32x4d", {}),
+    (r"^se-?resnext-?101", "cnn:se-resnext101-32x4d", {}),
+    (r"^efficientnet-?b0", "cnn:efficientnet-b0", {}),
+    (r"^efficientnet-?b4", "cnn:efficientnet-b4", {"image_size": 380}),
+    (r"^efficientnet-widese-b0", "cnn:efficientnet-b0", {"wide_squeeze": True}),
+    (r"^efficientnet-widese-b4", "cnn:efficientnet-b4", {"image_size": 380, "wide_squeeze": True}),
+    (r"^ssd(300)?($|-)", "ssd300", {}),
+)
+"""Image networks; whether norms are fused is the framework's."""
+
+OTHERS: tuple[Named, ...] = (
+    (r"^gnmt", "gnmt", {"sequence_length": 29, "target_length": 31}),
+    (r"^jasper", "jasper", {"frames": 1620}),
+    (r"^mask-?r-?cnn", "mask-rcnn", {}),
+    (r"^(ncf|neumf|neural-collaborative)", "ncf", {}),
+    (r"^dlrm", "dlrm", {}),
+)
+"""Other fields. GNMT's lengths are those of the generator (WMT16 English-German). A batch of recordings is
+padded to its longest: of 32 utterances of LibriSpeech, none above 16.7 s, that is 16.2 s of 10 ms frames."""
+
+_LLAMA: Params = {
+    "activation": "swiglu", "norm": "rmsnorm", "bias": False, "tied_embeddings": False, "dropout": False,
+}  # fmt: skip
+_DEEPSEEK: Params = {
+    **_LLAMA, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+}  # fmt: skip
+_V3: Params = {
+    **_DEEPSEEK, "num_layers": 61, "hidden": 7168, "num_heads": 128, "q_lora_rank": 1536, "num_experts": 256,
+    "top_k": 8, "shared_experts": 1, "ffn_hidden": 2048, "router_bias": True, "dense_layers": 3,
+    "dense_ffn_hidden": 18432, "vocabulary": 129_280, "sequence_length": 4096,
+}  # fmt: skip
+_V2: Params = {
+    **_DEEPSEEK, "num_layers": 60, "hidden": 5120, "num_heads": 128, "q_lora_rank": 1536, "num_experts": 160,
+    "top_k": 6, "shared_experts": 2, "ffn_hidden": 1536, "dense_layers": 1, "dense_ffn_hidden": 12288,
+    "vocabulary": 102_400, "sequence_length": 4096,
+}  # fmt: skip
+_V2_LITE: Params = {
+    **_DEEPSEEK, "num_layers": 27, "hidden": 2048, "num_heads": 16, "num_experts": 64, "top_k": 6,
+    "shared_experts": 2, "ffn_hidden": 1408, "dense_layers": 1, "dense_ffn_hidden": 10944,
+    "vocabulary": 102_400, "sequence_length": 4096,
+}  # fmt: skip
+_KIMI: Params = {
+    **_V3, "num_heads": 64, "num_experts": 384, "dense_layers": 1, "vocabulary": 163_840,
+}  # fmt: skip
+_NEMOTRON_H: Params = {
+    "norm": "rmsnorm", "bias": False, "tied_embeddings": False, "dropout": False, "num_kv_heads": 8,
+    "head_dim": 128, "vocabulary": 131_072, "sequence_length": 8192,
+}  # fmt: skip
+_NEMOTRON_H_8B: Params = {
+    **_NEMOTRON_H, "num_layers": 52, "hidden": 4096, "num_heads": 32, "ffn_hidden": 21504,
+    "pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+}  # fmt: skip
+_NEMOTRON_H_56B: Params = {
+    **_NEMOTRON_H, "num_layers": 118, "hidden": 8192, "num_heads": 64, "ffn_hidden": 32768, "state": 256,
+    "pattern": "M-M-M-M*-" + "M-M-M-M-M*-" * 9 + "M-M-M-M-M-",
+}  # fmt: skip
+_NANO_30B: Params = {
+    **_NEMOTRON_H, "num_layers": 52, "hidden": 2688, "num_heads": 32, "num_kv_heads": 2, "ffn_hidden": 1856,
+    "num_experts": 128, "top_k": 6, "expand": 64 * 64 / 2688,
+    "pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+}  # fmt: skip
+_MAMBA2: Params = {
+    "norm": "rmsnorm", "bias": False, "dropout": False, "pattern": "M", "groups": 1, "num_heads": 1,
+    "vocabulary": 50_288, "sequence_length": 2048, "num_layers": 64, "hidden": 2560,
+}  # fmt: skip
+
+_SCOUT: Params = {
+    **_LLAMA, "num_layers": 48, "hidden": 5120, "num_heads": 40, "num_kv_heads": 8, "head_dim": 128,
+    "num_experts": 16, "top_k": 1, "shared_experts": 1, "ffn_hidden": 8192, "vocabulary": 202_048,
+    "sequence_length": 8192,
+}  # fmt: skip
+
+TRANSFORMERS: tuple[Named, ...] = (
+    (r"llama-?4-?scout", "moe", _SCOUT),
+    (r"deepseek-?(v3|r1)|^dsv3", "latent", _V3),
+    (r"deepseek-?v2-?lite|deepseek-?coder-?v2-?lite", "latent", _V2_LITE),
+    (r"deepseek-?(coder-?)?v2", "latent", _V2),
+    (r"moonlight", "latent", {**_V2_LITE, "vocabulary": 163_840}),
+    (r"kimi-?k2", "latent", _KIMI),
+    (r"nemotron-?h-?8b", "hybrid", _NEMOTRON_H_8B),
+    (r"nemotron-?h-?(47|56)b", "hybrid", _NEMOTRON_H_56B),
+    (r"nemotron-?(3-?)?nano-?(30b|3)", "hybrid", _NANO_30B),
+    (r"mamba-?2", "hybrid", _MAMBA2),
+)
+"""Latent attention (DeepSeek-AI 2024, arXiv:2405.04434, 2412.19437; Kimi K2: arXiv:2507.20534) and hybrids of
+Mamba layers (NVIDIA 2025, arXiv:2504.03624; Nemotron 3 Nano: its released configuration; Dao & Gu 2024)."""
+
+_BART: Params = {
+    "encoder_layers": 12, "decoder_layers": 12, "hidden": 1024, "num_heads": 16, "vocabulary": 50265,
+    "max_positions": 1026,
+}  # fmt: skip
+_BART_BASE: Params = {**_BART, "encoder_layers": 6, "decoder_layers": 6, "hidden": 768, "num_heads": 12}
+_TRANSLATION: Params = {
+    "encoder_layers": 6, "decoder_layers": 6, "hidden": 1024, "num_heads": 16, "vocabulary": 33708,
+    "sequence_length": 32, "target_length": 32,
+}  # fmt: skip
+_TRANSLATION_BASE: Params = {**_TRANSLATION, "hidden": 512, "num_heads": 8}
+_XL_BASE: Params = {
+    "num_layers": 16, "hidden": 512, "num_heads": 8, "ffn_hidden": 2048, "sequence_length": 192,
+    "memory_length": 192,
+}  # fmt: skip
+_XL_LARGE: Params = {
+    "num_layers": 18, "hidden": 1024, "num_heads": 16, "ffn_hidden": 4096, "sequence_length": 384,
+    "memory_length": 384, "embedding_division": 4,
+}  # fmt: skip
+
+
+def _t5(layers: int, hidden: int, heads: int, width: int) -> Params:
+    return {
+        "encoder_layers": layers, "decoder_layers": layers, "hidden": hidden, "num_heads": heads,
+        "head_dim": 64, "ffn_hidden": width, "sequence_length": 512, "target_length": 128,
+        "activation": "swiglu", "norm": "rmsnorm", "bias": False,
+    }  # fmt: skip
+
+
+_T5 = r"^(flan-?|google-)?(m|um)?t5-?(v1[._]1-?)?"
+SEQUENCES: tuple[Named, ...] = (
+    (rf"{_T5}(3b|xl)(?![a-z])", "encoder-decoder", _t5(24, 2048, 32, 5120)),
+    (rf"{_T5}(11b|xxl)", "encoder-decoder", _t5(24, 4096, 64, 10240)),
+    (rf"{_T5}(large|0\.7|7[0-9]0m)", "encoder-decoder", _t5(24, 1024, 16, 2816)),
+    (rf"{_T5}(base|2[0-9]0m)", "encoder-decoder", _t5(12, 768, 12, 2048)),
+    (rf"{_T5}small", "encoder-decoder", _t5(8, 512, 6, 1024)),
+    (r"^m?bart-?large", "encoder-decoder", _BART),
+    (r"^m?bart-?base", "encoder-decoder", _BART_BASE),
+    (r"^transformer-?big", "encoder-decoder", _TRANSLATION),
+    (r"^transformer-?base", "encoder-decoder", _TRANSLATION_BASE),
+    (r"^transformer-?xl-?base", "transformer-xl", _XL_BASE),
+    (r"^transformer-?xl-?large", "transformer-xl", _XL_LARGE),
+)
+"""Sizes of the papers (T5 v1.1: Raffel et al. 2020; BART: Lewis et al. 2020; Transformer: Vaswani et al.
+2017; Transformer-XL: Dai et al. 2019 with the segment lengths of NVIDIA/DeepLearningExamples). A translation
+sample is taken as 32 tokens each way."""
+
+VISION: tuple[Named, ...] = (
+    (r"^(vit|deit)-?(ti|tiny)", "vit", {"num_layers": 12, "hidden": 192, "num_heads": 3}),
+    (r"^(vit|deit)-?(s|small)(?![a-z])", "vit", {"num_layers": 12, "hidden": 384, "num_heads": 6}),
+    (r"^(vit|deit)-?(b|base)(?![a-z])", "vit", {"num_layers": 12, "hidden": 768, "num_heads": 12}),
+    (r"^vit-?(l|large)(?![a-z])", "vit", {"num_layers": 24, "hidden": 1024, "num_heads": 16}),
+    (r"^vit-?(h|huge)(?![a-z])", "vit",
+     {"num_layers": 32, "hidden": 1280, "num_heads": 16, "patch_size": 14}),
+    (r"^vit-?(g|giant)(?![a-z])", "vit",
+     {"num_layers": 40, "hidden": 1408, "num_heads": 16, "ffn_hidden": 6144, "patch_size": 14}),
+)  # fmt: skip
+"""Vision transformers (Dosovitskiy et al. 2021, arXiv:2010.11929, table 1; Zhai 2022)."""
