@@ -110,7 +110,7 @@ def _embedding(
         name=name,
         kind="embedding",
         block=block,
-        ops=(Embedding(rows=rows, width=width),),
+        ops=(Embedding(rows=rows, width=width, tables=len(tables)),),
         parameters=sum(tables),
         tensors=tables,
         output_elements=out,

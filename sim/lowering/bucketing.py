@@ -9,6 +9,7 @@ import numpy as np
 from sim.lowering.buckets import Bucket, make_buckets
 from sim.lowering.collective import lower_collective
 from sim.lowering.fusion import FusionOptions, ReadyTensor, fuse, idle_seconds, partitioned
+from sim.lowering.tables import INDEX_BYTES, other_tensors, touched_elements, touched_rows
 from sim.models.collectives import GRID_ALGORITHMS
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Bucketing:
         if virtual not in self._buckets:
             chunk, held = self.plan.chunks[virtual], self.plan.held
             factored = {layer: self.factors(layer) for layer in chunk}
+            rows = {layer: self.rows(layer) for layer in chunk}
             dense = [layer for layer in chunk if not factored[layer] and layer not in held]
             fused = [
                 bucket
@@ -39,6 +41,8 @@ class Bucketing:
                 if factored[layer]:
                     elements = self.plan.local_elements(layer)
                     found.append(Bucket(len(found), elements, layer, factors=factored[layer]))
+                if rows[layer]:
+                    found.append(Bucket(len(found), rows[layer], layer, factors=rows[layer]))
             self._buckets[virtual] = found
         return self._buckets[virtual]
 
@@ -57,6 +61,15 @@ class Bucketing:
             return 0.0
         numbers = self.plan.micro_batches * self.plan.local_samples * op.rows * (op.n + op.k)
         return numbers if choice == "always" or numbers < 2 * spec.parameters / ranks else 0.0
+
+    def rows(self, layer: int) -> float:
+        """Numbers a rank sends of a layer whose rows with gradients everybody gathers; else 0."""
+        plan = self.plan
+        if layer not in plan.tables or plan.strategy.serves_tables or plan.gradient_span()[0] < 2:
+            return 0.0
+        spec, samples = plan.workload.layers[layer], plan.step_samples
+        numbers = touched_rows(spec, samples) * INDEX_BYTES / plan.gradient_bytes
+        return touched_elements(spec, samples) + numbers
 
     def _fused(self, virtual: int, chunk: list[int], *, expert: bool) -> list[Bucket]:
         """Buckets of some layers of a chunk before they are cut, as the strategy's fusion makes them."""
@@ -125,6 +138,8 @@ class Bucketing:
         spec, local = self.plan.workload.layers[layer], self.plan.local_elements(layer, expert=expert)
         if not local:
             return ()
+        if layer in self.plan.tables:
+            return other_tensors(spec) if spec.tables else spec.tensors
         tensors = [size for size in spec.tensors if size]
         tensors = tensors[self.own_tensors(layer, expert)]
         whole = sum(tensors)

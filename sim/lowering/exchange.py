@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.lowering.buckets import Bucket
-from sim.lowering.switches import Part, in_switches
+from sim.lowering.switches import Part, adds_sparse, in_switches
 from sim.models.compression import encode_seconds, requantise_passes, work_seconds
 from sim.spec import Device
 from sim.wire.compressor import Message
@@ -45,7 +45,7 @@ class Exchange:
     def parts(self, bucket: Bucket) -> tuple[Part, ...]:
         """Collectives that exchange a bucket, one after another."""
         messages = self.plan.encoding.messages(bucket)
-        if self.plan.strategy.in_network != "none":
+        if self.plan.strategy.in_network != "none" and not adds_sparse(self.plan):
             return tuple(part for message in messages for part in in_switches(self.plan, bucket, message))
         return tuple(self._part(bucket, message) for message in messages)
 

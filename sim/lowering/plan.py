@@ -22,6 +22,7 @@ from sim.lowering.held import divided, held_layers
 from sim.lowering.layout import Layout
 from sim.lowering.library import LibraryTimes, achievable
 from sim.lowering.stages import split_layers
+from sim.lowering.tables import sparse_tables, table_elements, touched_elements, without_tables
 from sim.lowering.traffic import Traffic, reduction_rate, step_latency
 from sim.models.compute import LayerCosts, Measurement, chain_cost
 from sim.models.data_path import Checkpoint, DataPath, checkpoint, data_path
@@ -62,6 +63,24 @@ class Plan(Traffic):
         """Collective library of the cluster."""
         return self.cluster.library
 
+    @property
+    def step_samples(self) -> float:
+        """Samples that one rank computes in a step."""
+        return self.micro_batches * self.local_samples
+
+    @cached_property
+    def tables(self) -> frozenset[int]:
+        """Layers whose embedding tables have sparse gradients."""
+        return sparse_tables(self.scenario.workload, self.strategy)
+
+    def idle_elements(self, layer: int) -> float:
+        """Parameters of a layer that no sample of a step looks up, so that nothing updates them."""
+        if layer not in self.tables or self.strategy.serves_tables:
+            return 0.0
+        spec = self.scenario.workload.layers[layer]
+        ranks = self.gradient_span()[0]
+        return table_elements(spec) - touched_elements(spec, ranks * self.step_samples)
+
     @cached_property
     def held(self) -> frozenset[int]:
         """Layers that are held by parts across data parallel ranks."""
@@ -69,12 +88,14 @@ class Plan(Traffic):
             self.scenario.workload,
             self.strategy,
             ranks=self.gradient_groups().shape[1],
-            samples=self.micro_batches * self.local_samples,
+            samples=self.step_samples,
         )
 
     @cached_property
     def workload(self) -> Workload:
-        """The workload, with layers held by parts as one rank sees them."""
+        """The workload as one rank sees it: of layers held by parts its part, of served tables nothing."""
+        if self.strategy.serves_tables:
+            return without_tables(self.scenario.workload, self.tables, self.step_samples)
         if self.strategy.activation_exchange == "never":
             return self.scenario.workload
         return divided(self.scenario.workload, self.held, self.gradient_groups().shape[1])
@@ -273,7 +294,15 @@ class Plan(Traffic):
         if not hosts:
             return {}
         workers = self.layout.degrees["dp"] * self.strategy.cp
-        return server_memory(self.strategy, self.workload, workers=workers, hosts=hosts)
+        layers = self.scenario.workload.layers
+        held = sum(table_elements(layers[index]) for index in self.tables)
+        return server_memory(
+            self.strategy,
+            self.workload,
+            workers=workers,
+            hosts=hosts,
+            parameters=held if self.strategy.serves_tables else None,
+        )
 
     @property
     def server_memory_capacity(self) -> float:
@@ -446,7 +475,8 @@ def make_plan(scenario: Scenario) -> Plan:
             "perturbation.slow_ranks", f"name ranks between 0 and {layout.num_ranks - 1}", unknown[0]
         )
     dedicated = strategy.has_server_hosts
-    servers = (strategy.num_servers or 1) if strategy.state.startswith("ps_") else 0
+    served = strategy.has_servers or strategy.serves_tables
+    servers = (strategy.num_servers or 1) if served else 0
     network = Network.build(cluster, num_server_hosts=servers if dedicated else 0)
     library_times = LibraryTimes.of(network, scenario.calibration)
     parts = strategy.pp * strategy.virtual_stages  # replicas that run both ways are no further parts

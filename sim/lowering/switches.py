@@ -54,9 +54,18 @@ def in_switches(plan: Plan, bucket: Bucket, message: Message) -> list[Part]:
         size = numbers * INTEGER_BYTES
         work = Work(2 * numbers * (plan.gradient_bytes + INTEGER_BYTES))
         seconds = max(work_seconds(work, device, plan.calibration) for device in plan.worker_devices)
+    most = strategy.switch_max_message
+    if most is not None and size > most:
+        return [Part("all_reduce", "ring", message.size)]
     lost = strategy.switch_fallback
     parts = [Part("all_reduce", SWITCHES, size * (1 - lost), seconds)]
     return [*parts, Part("all_reduce", "ring", message.size * lost)] if lost else parts
+
+
+def adds_sparse(plan: Plan) -> bool:
+    """Whether switches sum rows of embedding tables, and no other gradients."""
+    aggregator = AGGREGATORS.get(plan.strategy.in_network)
+    return aggregator is not None and aggregator.sparse
 
 
 def adds_integers(plan: Plan, aggregator: Aggregator) -> bool:
@@ -77,6 +86,7 @@ def request_switches(plan: Plan, name: str, groups: IntArray) -> None:
     window = float("inf")
     if slots is not None:
         shards = 1 if dims is None else dims[0]
-        window = slots * aggregator.slot_bytes / aggregator.payload / shards
+        share = slots / plan.strategy.switch_jobs
+        window = share * aggregator.slot_bytes / aggregator.payload / shards
     windows = tuple(window if crosses(phase) else float("inf") for phase in phases)
     plan.request(name, groups, phases, algorithm="in_network", windows=windows)

@@ -214,7 +214,9 @@ def _states(
     }
 
 
-def server_memory(strategy: Strategy, workload: Workload, *, workers: int, hosts: int) -> dict[str, float]:
+def server_memory(
+    strategy: Strategy, workload: Workload, *, workers: int, hosts: int, parameters: float | None = None
+) -> dict[str, float]:
     """Bytes that parameter servers keep in the memory of each of their hosts, by component.
 
     Parameters
@@ -225,6 +227,8 @@ def server_memory(strategy: Strategy, workload: Workload, *, workers: int, hosts
         Workers that push the same part of the model.
     hosts : int
         Hosts over which the model is spread evenly.
+    parameters : float, optional
+        Parameters they hold where these are not all: embedding tables.
 
     Notes
     -----
@@ -232,9 +236,10 @@ def server_memory(strategy: Strategy, workload: Workload, *, workers: int, hosts
     optimiser where the servers update; the model each worker pulled where delays are compensated (Zheng et
     al., DC-ASGD, ICML 2017).
     """
-    share = 4.0 * workload.num_parameters / hosts
+    share = 4.0 * (workload.num_parameters if parameters is None else parameters) / hosts
     sums = strategy.servers_only_sum
-    states = 0 if strategy.updates_locally or sums else OPTIMIZER_STATES[workload.optimizer]
+    update = strategy.serves_tables or not (strategy.updates_locally or sums)
+    states = OPTIMIZER_STATES[workload.optimizer] if update else 0
     return {
         "weights": 0.0 if sums else share,
         "gradients": share,

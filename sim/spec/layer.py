@@ -72,8 +72,11 @@ class Embedding(Spec):
     """Table look-up: ``rows`` rows of ``width`` elements read per sample."""
 
     op: Literal["embedding"] = "embedding"
-    rows: float = Field(gt=0)
-    width: float = Field(gt=0)
+    rows: float = Field(gt=0, description="rows that a sample looks up, in all tables together")
+    width: float = Field(gt=0, description="elements of a row")
+    tables: int = Field(
+        1, ge=1, description="tables that share the rows equally; 1: each table is looked up so often"
+    )
 
 
 class Measured(Spec):
@@ -169,6 +172,22 @@ class Layer(Spec):
         ),
     )
     num_experts: int = Field(0, ge=0)
+
+    @property
+    def tables(self) -> tuple[tuple[float, float, float], ...]:
+        """(rows, elements of a row, rows that a sample looks up) of every table of the layer's look-ups.
+
+        A parameter tensor is one if it has several rows of the looked-up width.
+        """
+        looked_up = [op for op in self.ops if isinstance(op, Embedding)]
+        if len(looked_up) != 1 or self.shared_parameters:
+            return ()
+        (op,) = looked_up
+        return tuple(
+            (size / op.width, op.width, op.rows / op.tables)
+            for size in self.tensors or (self.parameters,)
+            if size > op.width and size % op.width == 0
+        )
 
     @property
     def fully_connected(self) -> Gemm | None:

@@ -26,6 +26,7 @@ CollectiveAlgorithm = Annotated[str, Names("sim.taxonomy.collectives:COLLECTIVES
 Schedule = Annotated[str, Names("sim.taxonomy.schedules:SCHEDULES")]
 Recompute = Literal["none", "selective", "full"]
 SufficientFactors = Literal["never", "cheaper", "always"]
+SparseEmbeddings = Literal["never", "gather", "servers"]
 ActivationExchange = Literal["never", "cheaper", "always"]
 Fusion = Literal["none", "size", "time", "merge_plan"]
 TransferOrder = Literal["fifo", "priority_layer", "critical_path"]
@@ -117,6 +118,13 @@ class Strategy(Spec):
         description=(
             "fully connected layers are held by parts across data parallel ranks, which exchange activations "
             "instead of gradients: never, where that is fewer bytes than an all-reduce, or always (D4)"
+        ),
+    )
+    sparse_embeddings: SparseEmbeddings = Field(
+        "never",
+        description=(
+            "gradients of embedding tables as the rows that a step looked up: never (whole tables), gathered "
+            "by all ranks, or on servers beside workers that hold the tables and answer with rows (D2)"
         ),
     )
     offload_optimizer: bool = Field(
@@ -228,6 +236,13 @@ class Strategy(Spec):
     switch_numbers: SwitchNumbers = Field(
         "auto", description="what switches add; auto: 32-bit integers where they know nothing else"
     )
+    switch_jobs: int = Field(1, ge=1, description="jobs that share the switches' slots or trees equally")
+    switch_max_message: Bytes | None = Field(
+        None, gt=0, description="larger gradients are summed by end hosts; unlimited if absent (sharp)"
+    )
+    switch_hot_share: Fraction = Field(
+        0.5, description="share of looked-up rows that switches sum, the others go to servers (libra)"
+    )
     switch_fallback: Fraction = Field(
         0, description="share of the gradients that finds no slot and is summed by end hosts (atp)"
     )
@@ -293,6 +308,11 @@ class Strategy(Spec):
     def is_spatial(self) -> bool:
         """Whether ranks share images by rows."""
         return self.cp > 1 and self.context_parallelism == "spatial"
+
+    @property
+    def serves_tables(self) -> bool:
+        """Whether embedding tables live on servers beside workers that hold the rest."""
+        return self.sparse_embeddings == "servers"
 
     @property
     def has_server_hosts(self) -> bool:

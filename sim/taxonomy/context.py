@@ -34,6 +34,8 @@ class WorkloadFacts:
         Whether the gradient of any layer is a sum of outer products.
     image_rows : int or None
         Rows of the smallest output of a convolution, if there is one.
+    has_sparse_tables : bool
+        Whether it looks up embedding tables that no output layer shares.
     has_attention, has_tensor_split, has_selective : bool
         Whether any layer has an attention core, is divided by tensor parallelism, or stores
         activations that selective recomputation drops.
@@ -45,6 +47,7 @@ class WorkloadFacts:
     has_embedding: bool
     has_head: bool
     has_fully_connected: bool
+    has_sparse_tables: bool
     image_rows: int | None
     has_attention: bool
     has_tensor_split: bool
@@ -67,6 +70,8 @@ class WorkloadFacts:
             has_embedding=_shares_block(workload.layers[:2], "embedding"),
             has_head=_shares_block(workload.layers[:-3:-1], "head"),
             has_fully_connected=any(layer.fully_connected for layer in workload.layers),
+            has_sparse_tables=any(layer.tables for layer in workload.layers)
+            and not any(layer.shared_parameters for layer in workload.layers),
             image_rows=min(
                 (
                     op.out_height

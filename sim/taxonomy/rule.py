@@ -101,9 +101,22 @@ class Refusal:
 
 
 def _spell(field_name: str, overrides: Overrides) -> str:
+    """One alternative: the value itself where it is of the field that is blamed."""
     if tuple(overrides) == (field_name,):
-        return str(overrides[field_name])
-    return " with ".join(f"{name}={value}" for name, value in overrides.items())
+        value = overrides[field_name]
+        return "leaving it out" if value is None else _text(value)
+    given = [f"{name}={_text(value)}" for name, value in overrides.items() if value is not None]
+    absent = [name for name, value in overrides.items() if value is None]
+    if not given:
+        return f"leaving out {' and '.join(absent)}"
+    return " with ".join(given) + (f" without {' and '.join(absent)}" if absent else "")
+
+
+def _text(value: object) -> str:
+    """A value as YAML states it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
 
 
 class RuleSet(list[Rule]):

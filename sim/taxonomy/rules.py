@@ -13,6 +13,7 @@ from sim.spec.workload import Workload
 from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, Overrides, Refusal, Rule
 from sim.taxonomy.ruleset import ALL_RULES
+from sim.wire.aggregators import AGGREGATORS
 
 FIRST_BUCKET_BYTES = 2.0**20
 _SHOWN_ALTERNATIVES = 2
@@ -81,8 +82,9 @@ def _settling(context: Context, broken: Rule, finding: Finding, ids: frozenset[s
     """The ways out that work: first those that leave a valid strategy, else those that make nothing worse."""
     valid: list[Overrides] = []
     better: list[Overrides] = []
-    for overrides in finding.ways_out[:_TRIED_ALTERNATIVES]:
-        if any(known.items() <= overrides.items() for known in valid):
+    for way in finding.ways_out[:_TRIED_ALTERNATIVES]:
+        overrides = {name: value for name, value in way.items() if value != _current(context, name)}
+        if not overrides or any(known.items() <= overrides.items() for known in valid):
             continue  # says nothing new
         remaining = {each.id for each, _ in violations(apply(context, overrides))}
         if not remaining:
@@ -92,6 +94,13 @@ def _settling(context: Context, broken: Rule, finding: Finding, ids: frozenset[s
         if len(valid) == _SHOWN_ALTERNATIVES:
             break
     return tuple((valid or better)[:_SHOWN_ALTERNATIVES])
+
+
+def _current(context: Context, name: str) -> object:
+    """What a dotted field has now."""
+    owner, field = name.split(".")
+    value: object = getattr(getattr(context, owner), field)
+    return value
 
 
 def apply(context: Context, overrides: Overrides) -> Context:
@@ -208,6 +217,7 @@ def resolve(strategy: Strategy, workload: Workload, cluster: Cluster) -> Strateg
     update |= _plain_rule(strategy, context)
     if strategy.micro_batch_size is None:
         update["micro_batch_size"] = context.replica_batch
+    update |= _tables(strategy, context)
     if strategy.num_servers is None and context.uses_servers:
         update["num_servers"] = context.used_hosts if strategy.state == "ps_colocated" else 1
     if strategy.first_bucket_size is None:
@@ -216,6 +226,22 @@ def resolve(strategy: Strategy, workload: Workload, cluster: Cluster) -> Strateg
             FIRST_BUCKET_BYTES if strategy.bucket_size == default else strategy.bucket_size
         )
     return strategy.model_copy(update=update)
+
+
+def _tables(strategy: Strategy, context: Context) -> dict[str, object]:
+    """Servers of embedding tables, one per host; a model without such tables needs none, nor switches."""
+    if strategy.sparse_embeddings == "never":
+        return {}
+    if context.workload_facts.has_sparse_tables:
+        servers = strategy.num_servers or context.used_hosts
+        return {"num_servers": servers} if strategy.serves_tables else {}
+    aggregator = AGGREGATORS.get(strategy.in_network)
+    fields = Strategy.model_fields
+    off = ("in_network", "switch_slots", "switch_numbers", "switch_jobs", "switch_hot_share")
+    unused = off if aggregator is not None and aggregator.sparse else ()
+    return {"sparse_embeddings": "never", "num_servers": None} | {
+        name: fields[name].default for name in unused
+    }
 
 
 def _plain_rule(strategy: Strategy, context: Context) -> dict[str, object]:

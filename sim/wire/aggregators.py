@@ -35,6 +35,10 @@ class Aggregator:
         Latencies of a round trip.
     falls_back : bool
         Whether what finds no slot is summed by end hosts.
+    sparse : bool
+        Whether it sums only the rows of embedding tables that are looked up most.
+    trees : int, optional
+        Jobs that can have a reduction tree at a time; ``None``: they share slots instead.
     """
 
     name: str
@@ -47,6 +51,8 @@ class Aggregator:
     tree: bool = True
     steps: int = 1
     falls_back: bool = False
+    sparse: bool = False
+    trees: int | None = None
 
 
 AGGREGATORS: dict[str, Aggregator] = {
@@ -57,6 +63,7 @@ AGGREGATORS: dict[str, Aggregator] = {
             description="InfiniBand switches reduce floating-point streams in a tree (SHARP)",
             source="Graham et al., COM-HPC 2016; Graham et al., ISC 2020 (SHARP v2, large messages)",
             steps=4,
+            trees=63,
         ),
         Aggregator(
             name="switchml",
@@ -95,6 +102,20 @@ AGGREGATORS: dict[str, Aggregator] = {
             slots=16384,
             slot_bytes=40.0,
             payload=40 / 254,
+        ),
+        Aggregator(
+            name="libra",
+            description="a rack switch adds the rows of embedding tables that are looked up most (Libra)",
+            source=(
+                "Pan et al., Libra: In-network Gradient Aggregation for Speeding up Distributed Sparse Deep "
+                "Training, arXiv:2205.05243 (2022); packets as SwitchML's"
+            ),
+            integers=True,
+            slots=512,
+            slot_bytes=128.0,
+            payload=128 / 180,
+            tree=False,
+            sparse=True,
         ),
     )
 }

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.analysis import simulate
+from sim.analysis.simulate import simulate
 from sim.fabric.network import Network
 from sim.lowering import lower
 from sim.spec import Cluster, Scenario
@@ -53,7 +53,7 @@ def test_registries_fields_and_dimensions_agree() -> None:
     assert sorted(TRANSPORTS) == sorted(names_of(Protocol)) == listed("D9", "cluster.protocol")
 
 
-@pytest.mark.parametrize("name", AGGREGATORS)
+@pytest.mark.parametrize("name", [name for name, each in AGGREGATORS.items() if not each.sparse])
 def test_every_port_carries_the_buffer_once_each_way(name: str) -> None:
     """Whatever the number of ranks: M over the payload of a packet (SwitchML, section 3)."""
     one = scenario(MODEL, rack(), in_network=name, bucket_size=1e18, fold=False)
@@ -176,3 +176,12 @@ def test_tcp_is_well_below_a_fast_line() -> None:
     where = resolved([(plain_host(12.5e9), N)]).model_copy(update={"protocol": "tcp"})
     sent = 2 * (N - 1) / N * M
     assert 20e9 < 8 * sent / seconds(where, collective="ring") < 32e9
+
+
+def test_jobs_share_slots_and_large_messages_go_to_hosts() -> None:
+    """Half of the slots is half of the window; a message that switches do not take is a ring's."""
+    alone = {"in_network": "switchml", "switch_slots": 64}
+    assert seconds(rack(), **alone, switch_jobs=2) == seconds(rack(), in_network="switchml", switch_slots=32)
+    ring = seconds(rack(), collective="ring")
+    assert seconds(rack(), in_network="sharp", switch_max_message=1e3) == pytest.approx(ring, rel=1e-9)
+    assert seconds(rack(), in_network="sharp", switch_max_message=1e12) < ring

@@ -79,7 +79,7 @@ REFUSED: list[Case] = [
         "collective_dims",
         "multiply to the 32 ranks of a gradient group. Got [4, 7].",
         cnn(),
-        advice="Try (4, 8) or (2, 16).",
+        advice="Try [4, 8] or [2, 16].",
     ),
     Case(
         "grid-shape",

@@ -24,14 +24,14 @@ REFUSED: list[Case] = [
         {"compression": "onebit", "compression_ratio": 0.1},
         "compression_ratio",
         "be absent while compression is onebit",
-        advice="Try None or strategy.compression=topk.",
+        advice="Try leaving it out or strategy.compression=topk.",
     ),
     Case(
         "compression-levels",
         {"compression": "terngrad", "compression_levels": 4},
         "compression_levels",
         "only qsgd",
-        advice="Try None or strategy.compression=qsgd.",
+        advice="Try leaving it out or strategy.compression=qsgd.",
     ),
     Case(
         "C2-6",
@@ -88,7 +88,7 @@ REFUSED: list[Case] = [
         {"compression": "onebit", "compress_pull": True},
         "compress_pull",
         "be false unless a synchronous parameter server",
-        advice="Try False.",
+        advice="Try false.",
     ),
     Case(
         "compression-engine",

@@ -48,7 +48,7 @@ REFUSED: list[Case] = [
         "tp",
         "divide sequence_length (1022)",
         gpt(sequence_length=1022),
-        advice="Try 2 or strategy.sequence_parallel=False.",
+        advice="Try 2 or strategy.sequence_parallel=false.",
     ),
     Case(
         "cp-sequence",

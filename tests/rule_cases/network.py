@@ -20,7 +20,7 @@ REFUSED: list[Case] = [
         {"switch_slots": 64},
         "switch_slots",
         "be absent while in_network is none. Got 64.",
-        advice="Try None or strategy.in_network=atp.",
+        advice="Try leaving it out or strategy.in_network=atp.",
     ),
     Case(
         "in-network-options",
@@ -30,12 +30,27 @@ REFUSED: list[Case] = [
         advice="Try 0 or strategy.in_network=atp.",
     ),
     Case(
+        "switch-trees",
+        {"in_network": "sharp", "switch_jobs": 64},
+        "switch_jobs",
+        "be at most 63 while in_network is sharp, because switches keep so many reduction trees",
+        cnn(),
+        advice="Try 63 or strategy.in_network=none with strategy.switch_jobs=1.",
+    ),
+    Case(
+        "switch-rows",
+        {"in_network": "libra"},
+        "in_network",
+        "go with sparse_embeddings servers",
+        cnn(),
+        advice="Try strategy.sparse_embeddings=servers or none.",
+    ),
+    Case(
         "C2-10",
         {"in_network": "switchml", "switch_numbers": "float"},
         "switch_numbers",
         "be int32, because the adders of such switches know 32-bit integers only",
-        advice="Try int32 or strategy.in_network=sharp with strategy.switch_slots=None with "
-        "strategy.switch_fallback=0.0.",
+        advice="Try int32 or strategy.in_network=sharp.",
     ),
     Case(
         "C2-11",
@@ -71,8 +86,7 @@ REFUSED: list[Case] = [
         {"in_network": "sharp", "compression": "topk"},
         "compression",
         "be a compressor whose codes can be summed while in_network is sharp",
-        advice="Try none or strategy.in_network=none with strategy.switch_slots=None with "
-        "strategy.switch_numbers=auto with strategy.switch_fallback=0.0.",
+        advice="Try none or strategy.in_network=none.",
     ),
     Case(
         "C2-29",
@@ -80,7 +94,7 @@ REFUSED: list[Case] = [
         "cluster.gpudirect_rdma",
         "be false for tcp, because a network port reads device memory only by remote direct memory access",
         cluster=talking(protocol="tcp", gpudirect_rdma=True),
-        advice="Try False or cluster.protocol=roce_v2.",
+        advice="Try false or cluster.protocol=roce_v2.",
     ),
 ]
 

@@ -10,7 +10,7 @@ REFUSED: list[Case] = [
         {"stage_blocks": (5, 6), "pp": 2},
         "stage_blocks",
         "add up to the blocks of gpt (12). Got 5, 6 = 11.",
-        advice="Try (6, 6) or None.",
+        advice="Try [6, 6] or leaving it out.",
     ),
     Case("stage-blocks", {"stage_blocks": (12,)}, "stage_blocks", "be absent while pp is 1. Got 12."),
     Case("stage-blocks", {"stage_blocks": (4, 4, 4), "pp": 2}, "stage_blocks", "virtual_stages (2) numbers"),
@@ -61,7 +61,7 @@ REFUSED: list[Case] = [
         {"schedule": "zb_v", "pp": 4, "micro_batch_size": 1},
         "virtual_stages",
         "be 2 for the zb_v schedule. Got 1.",
-        advice="Try 2 or strategy.schedule=1f1b with strategy.virtual_stages=1.",
+        advice="Try 2 or strategy.schedule=1f1b.",
     ),
     Case(
         "virtual-stages",

@@ -6,6 +6,21 @@ from tests.rule_cases.case import HOST, Case, cluster, cnn, moe
 
 REFUSED: list[Case] = [
     Case(
+        "sparse-replicas",
+        {"sparse_embeddings": "servers", "state": "zero1"},
+        "sparse_embeddings",
+        "be never unless whole replicas sum the gradients of every step",
+        advice="Try never.",
+    ),
+    Case(
+        "sparse-processors",
+        {"sparse_embeddings": "servers"},
+        "sparse_embeddings",
+        "not be servers on hosts without a cpu_device",
+        cluster=cluster(8, processors=False),
+        advice="Try gather.",
+    ),
+    Case(
         "shard-group",
         {"shard_ranks": 5, "state": "zero3"},
         "shard_ranks",
@@ -18,7 +33,7 @@ REFUSED: list[Case] = [
         "offload_optimizer",
         "be false on hosts without a cpu_device",
         cluster=cluster(8, processors=False),
-        advice="Try False.",
+        advice="Try false.",
     ),
     Case(
         "offload-optimizer",
@@ -108,6 +123,13 @@ REFUSED: list[Case] = [
 ]
 
 WARNED: list[Case] = [
+    Case(
+        "sparse-tables",
+        {"sparse_embeddings": "gather"},
+        "sparse_embeddings",
+        "all gradients of resnet50 are dense",
+        cnn(),
+    ),
     Case("sharding-alone", {"dp": 1, "state": "zero1"}, "state", "shards nothing"),
     Case(
         "reshard-state",

@@ -11,6 +11,7 @@ from sim.lowering.state.periodic import LocalSgdState, ModelAverageState
 from sim.lowering.state.replicated import ReplicatedState
 from sim.lowering.state.server_tree import ServerTreeState
 from sim.lowering.state.sharded import FullyShardedState, ShardedOptimizerState
+from sim.lowering.state.table_servers import MixedState
 from sim.spec.strategy import Strategy
 
 STATES: dict[str, type[StateLowering]] = {
@@ -42,6 +43,8 @@ def state_lowering(strategy: Strategy) -> type[StateLowering]:
         return BY_SYNCHRONIZATION[strategy.synchronization]
     if strategy.update_semantics == "sma":
         return ModelAverageState
+    if strategy.serves_tables:
+        return MixedState
     if strategy.order != "fifo":
         return LayerwiseState
     return STATES[strategy.state]

@@ -299,8 +299,9 @@ class StateLowering(ABC):
         return [layer for chunk in self.plan.chunks_of(stage) for layer in self.plan.chunks[chunk]]
 
     def stage_elements(self, stage: int) -> float:
-        """Parameters one rank of a stage holds."""
-        return sum(self.plan.local_elements(layer) for layer in self.stage_layers(stage))
+        """Parameters one rank of a stage holds and a step has gradients of."""
+        plan = self.plan
+        return sum(plan.local_elements(i) - plan.idle_elements(i) for i in self.stage_layers(stage))
 
     def shard_elements(self, stage: int) -> float:
         """Parameters of a stage whose optimiser state one rank holds when their holders share it."""

@@ -274,7 +274,7 @@ class ParameterServerState(StateLowering):
         applied = self.builder.control(
             "applied",
             device=row,
-            after=dict.fromkeys(self.applied[index]),
+            after=dict.fromkeys(self.applied.get(index, ())),
             closes_update=self.rule.updates != "collected" and self.sender(index) == index,
         )
         clock, delay = applied, self.strategy.delay
@@ -298,7 +298,7 @@ class ParameterServerState(StateLowering):
         updated = self.builder.counter(f"{label}.updated") if self.rule.drops else -1
         size, latency = bucket.elements * self.parameter_bytes, 0.0
         if not self._sends_models:
-            size = sum(message.size for message in self.plan.encoding.messages(bucket))
+            size = self.push_size(bucket)
             ends, latency = self._encoded(stage, bucket, label, ends), self.inline_codec(bucket)
         self.urgency = priority(self.plan, bucket)
         pushed = self.pushes(stage, size, f"{label}.push", ends, updated, latency)
@@ -314,6 +314,10 @@ class ParameterServerState(StateLowering):
             for update in answers[sender] if sender == index else ():
                 request = self.requests[index, virtual, bucket.index]
                 self.builder.edge(request, update, 1 + self.strategy.delay)
+
+    def push_size(self, bucket: Bucket) -> float:
+        """Bytes of a worker's gradients of a bucket."""
+        return sum(message.size for message in self.plan.encoding.messages(bucket))
 
     def pushes(
         self, stage: int, size: float, name: str, ends: Ends, updated: int, latency: float

@@ -14,6 +14,7 @@ from sim.lowering.exchange import Exchange
 from sim.lowering.plan import Plan
 from sim.lowering.scheduling import priority
 from sim.lowering.state.base import StateLowering, back
+from sim.lowering.tables import touched_elements
 from sim.models.compute import layer_cost
 
 
@@ -84,7 +85,12 @@ class ReplicatedState(StateLowering):
         return self.emitter.compute(list(done), seconds, f"{name}.multiply", Cause.BACKWARD, done, step=step)
 
     def _multiplied_s(self, index: int, layer: int, others: int) -> float:
-        """Seconds to multiply out the factors of some other ranks in one product."""
+        """Seconds to multiply out the factors of some other ranks in one product, or to add up their rows."""
+        if layer in self.plan.tables:
+            device = self.plan.device_of_rank(int(self.plan.classes.representatives[index]))
+            efficiency = self.plan.calibration.value("device", device.name, "memory_efficiency")
+            elements = others * touched_elements(self.layers[layer], self.plan.step_samples)
+            return 3 * elements * self.plan.element_bytes / (device.memory_bandwidth * efficiency)
         return layer_cost(
             self.layers[layer],
             device=self.plan.device_of_rank(int(self.plan.classes.representatives[index])),

@@ -36,6 +36,9 @@ NETWORK: tuple[Dimension, ...] = (
                     "strategy.in_network", each.name, each.description,
                     *(("strategy.switch_slots",) if each.slots else ()),
                     *(("strategy.switch_fallback",) if each.falls_back else ()),
+                    *(("strategy.switch_max_message",) if each.trees else ()),
+                    *(("strategy.switch_hot_share",) if each.sparse else ()),
+                    "strategy.switch_jobs",
                 )
                 for each in AGGREGATORS.values()
             ),

@@ -127,6 +127,20 @@ TRAINING: tuple[Dimension, ...] = (
                 "alike; workers update (BytePS)",
                 "strategy.num_servers",
             ),
+            _setting(
+                "strategy.sparse_embeddings",
+                "servers",
+                "embedding tables on servers beside workers, which push and pull the rows a step looks up; "
+                "everything else replicated and all-reduced (Parallax)",
+                "strategy.num_servers",
+                name="mixed by sparsity",
+            ),
+            _setting(
+                "strategy.sparse_embeddings",
+                "gather",
+                "replicated; the rows of tables that a step looked up are gathered by all ranks",
+                name="gathered rows",
+            ),
             Value(
                 "central_hierarchical",
                 "workers of a group reduce first, one of each talks to the servers",

@@ -16,6 +16,9 @@ _OFF: Overrides = {
     "strategy.switch_slots": None,
     "strategy.switch_numbers": "auto",
     "strategy.switch_fallback": 0.0,
+    "strategy.switch_jobs": 1,
+    "strategy.switch_max_message": None,
+    "strategy.switch_hot_share": 0.5,
 }
 
 
@@ -24,7 +27,9 @@ def _aggregator(c: Context) -> Aggregator | None:
 
 
 @RULES.refuse(
-    "in-network-options", "in_network switch_slots switch_numbers switch_fallback", "no switch aggregates"
+    "in-network-options",
+    "in_network switch_slots switch_numbers switch_fallback switch_jobs switch_max_message switch_hot_share",
+    "no switch aggregates",
 )
 def options_have_a_switch(c: Context) -> Finding | None:
     """Options of switches that the strategy does not use or have."""
@@ -34,6 +39,11 @@ def options_have_a_switch(c: Context) -> Finding | None:
         and (aggregator is None or aggregator.slots is None),
         "switch_numbers": strategy.switch_numbers != "auto" and aggregator is None,
         "switch_fallback": strategy.switch_fallback > 0 and (aggregator is None or not aggregator.falls_back),
+        "switch_jobs": strategy.switch_jobs > 1 and aggregator is None,
+        "switch_max_message": strategy.switch_max_message is not None
+        and (aggregator is None or aggregator.trees is None),
+        "switch_hot_share": strategy.switch_hot_share != _OFF["strategy.switch_hot_share"]
+        and (aggregator is None or not aggregator.sparse),
     }
     for name, wrong in given.items():
         if wrong:
@@ -44,6 +54,33 @@ def options_have_a_switch(c: Context) -> Finding | None:
             ways = ({f"strategy.{name}": default}, {"strategy.in_network": "atp"})
             return Finding(f"strategy.{name}", must, getattr(strategy, name), ways)
     return None
+
+
+@RULES.refuse("switch-trees", "in_network switch_jobs", "switches keep so many reduction trees at a time")
+def jobs_have_trees(c: Context) -> Finding | None:
+    """More jobs than switches have trees for, or slots."""
+    strategy, aggregator = c.strategy, _aggregator(c)
+    if aggregator is None:
+        return None
+    most = aggregator.trees or strategy.switch_slots or aggregator.slots
+    if most is None or strategy.switch_jobs <= most:
+        return None
+    must = f"be at most {most} while in_network is {aggregator.name}"
+    ways = ({"strategy.switch_jobs": most}, _OFF)
+    return Finding("strategy.switch_jobs", must, strategy.switch_jobs, ways, explain=True)
+
+
+@RULES.refuse(
+    "switch-rows", "in_network sparse_embeddings", "such switches hold rows of tables and nothing else"
+)
+def rows_are_sparse(c: Context) -> Finding | None:
+    """Switches for rows of tables without tables on servers."""
+    aggregator = _aggregator(c)
+    if aggregator is None or not aggregator.sparse or c.strategy.serves_tables:
+        return None
+    ways: tuple[Overrides, ...] = ({"strategy.sparse_embeddings": "servers"}, _OFF)
+    must = "go with sparse_embeddings servers"
+    return Finding("strategy.in_network", must, c.strategy.in_network, ways, explain=True)
 
 
 @RULES.refuse("C2-10", "in_network switch_numbers", "the adders of such switches know 32-bit integers only")
@@ -69,7 +106,7 @@ def trees_map_on_switches(c: Context) -> Finding | None:
     strategy, aggregator = c.strategy, _aggregator(c)
     if aggregator is None:
         return None
-    if strategy.collective != "auto":
+    if strategy.collective != "auto" and not aggregator.sparse:
         ways: tuple[Overrides, ...] = (
             {"strategy.collective": "auto"},
             {"strategy.collective": "auto", "strategy.chunks": 1},
@@ -108,7 +145,7 @@ def switches_add_numbers(c: Context) -> Finding | None:
     """Encoded gradients that a switch cannot add, or casts that become 32-bit integers again."""
     strategy, aggregator = c.strategy, _aggregator(c)
     compressor = compressor_of(strategy)
-    if aggregator is None or (compressor.votes and not aggregator.integers):
+    if aggregator is None or aggregator.sparse or (compressor.votes and not aggregator.integers):
         return None
     fits = compressor.name == "none" if aggregator.integers else compressor.reducible
     if fits:

@@ -15,7 +15,7 @@ _EXCHANGE = "strategy.activation_exchange"
 @RULES.refuse("servers-state", "num_servers state", "only parameter server states have servers")
 def servers_have_a_role(c: Context) -> Finding | None:
     """num_servers only with a parameter server."""
-    if c.strategy.num_servers is None or c.uses_servers:
+    if c.strategy.num_servers is None or c.uses_servers or c.strategy.serves_tables:
         return None
     return Finding(
         "strategy.num_servers",
@@ -35,7 +35,8 @@ def servers_have_a_role(c: Context) -> Finding | None:
 def colocated_servers_have_hosts(c: Context) -> Finding | None:
     """No more co-located servers than worker devices on the hosts in use."""
     strategy = c.strategy
-    if strategy.state != "ps_colocated" or strategy.num_servers is None or c.num_ranks is None:
+    beside = strategy.state == "ps_colocated" or strategy.serves_tables
+    if not beside or strategy.num_servers is None or c.num_ranks is None:
         return None
     most = sum(c.cluster.devices_of_host[: c.used_hosts])
     if strategy.num_servers <= most:
@@ -193,6 +194,51 @@ def factors_reach_every_rank(c: Context) -> Finding | None:
         ({"strategy.sufficient_factors": "never"},),
         explain=True,
     )
+
+
+_TABLES = "strategy.sparse_embeddings"
+
+
+@RULES.refuse(
+    "sparse-replicas",
+    "sparse_embeddings state synchronization update topology tp cp pp ep order",
+    "rows of tables go to everybody or to their servers once per step of whole replicas",
+)
+def rows_belong_to_whole_replicas(c: Context) -> Finding | None:
+    """Sparse gradients where replicas do not sum gradients in step, or are divided."""
+    strategy = c.strategy
+    if strategy.sparse_embeddings == "never":
+        return None
+    summed = strategy.state == "replicated" and strategy.synchronization == "bsp" and strategy.update is None
+    whole = strategy.tp == strategy.cp == strategy.pp == strategy.ep == 1
+    if summed and whole and not strategy.has_peers and (strategy.order == "fifo"):
+        return None
+    must = "be never unless whole replicas sum the gradients of every step, in the order in which they come"
+    back: Overrides = {_TABLES: "never"}
+    ways_out = (back, {**back, "strategy.num_servers": None})
+    return Finding(_TABLES, must, strategy.sparse_embeddings, ways_out, explain=True)
+
+
+@RULES.refuse("sparse-processors", "sparse_embeddings", "servers add rows up at the speed of their memory")
+def table_servers_have_processors(c: Context) -> Finding | None:
+    """Tables on hosts that do not say which processors they have."""
+    if not c.strategy.serves_tables or c.cluster.has_processors["ps_colocated"]:
+        return None
+    ways_out: tuple[Overrides, ...] = (
+        {_TABLES: "gather"},
+        {_TABLES: "gather", "strategy.num_servers": None},
+    )
+    return Finding(_TABLES, "not be servers on hosts without a cpu_device", "servers", ways_out, explain=True)
+
+
+@RULES.warn(
+    "sparse-tables", "sparse_embeddings", "only tables that no output layer shares are touched by rows"
+)
+def sparse_gradients_have_tables(c: Context) -> Finding | None:
+    """Sparse gradients of a model whose gradients are all dense."""
+    if c.strategy.sparse_embeddings == "never" or c.workload_facts.has_sparse_tables:
+        return None
+    return Finding(_TABLES, f"all gradients of {c.workload.name} are dense, and all-reduced")
 
 
 @RULES.refuse(
