@@ -41,7 +41,7 @@ def least_squares(
     residual: Callable[[FloatArray], FloatArray],
     start: FloatArray,
     mean: FloatArray,
-    spread: FloatArray,
+    covariance: FloatArray,
     upper: FloatArray,
     *,
     jacobian: Callable[[FloatArray, FloatArray], FloatArray] | None = None,
@@ -53,8 +53,10 @@ def least_squares(
     ----------
     residual : callable
         float[k, p] -> float[k, m], a row per set of parameters, in units of the standard deviation.
-    start, mean, spread : float[p]
-        Starting point; mean and standard deviation of the prior.
+    start, mean : float[p]
+        Starting point; mean of the prior.
+    covariance : float[p] or float[p, p]
+        Standard deviations of the prior, or its covariance where parameters are alike.
     upper : float[p]
         Upper bounds (projected).
     jacobian : callable, optional
@@ -62,23 +64,25 @@ def least_squares(
     max_iterations : int
         Number of accepted or rejected steps.
     """
+    square = covariance if covariance.ndim == 2 else np.diag(covariance**2)
+    precision = np.asarray(np.linalg.inv(square), float)
     x = np.minimum(start, upper)
     values = residual(x[None])[0]
-    cost = _cost(values, x, mean, spread)
+    cost = _cost(values, x - mean, precision)
     damping = 1e-2
     slopes_at = jacobian or (lambda at, found: _jacobian(residual, at, found))
     slopes = slopes_at(x, values)
     for _ in range(max_iterations):
         weight = 1 / np.sqrt(1 + values**2)
-        normal = (slopes.T * weight) @ slopes + np.diag(1 / spread**2)
-        gradient = slopes.T @ (weight * values) + (x - mean) / spread**2
+        normal = (slopes.T * weight) @ slopes + precision
+        gradient = slopes.T @ (weight * values) + precision @ (x - mean)
         free = (x < upper - 1e-9) | (gradient > 0)  # the others would only be pushed against their bound
         inner = normal[np.ix_(free, free)]
         step = np.zeros(len(x))
         step[free] = np.linalg.solve(inner + damping * np.diag(np.diag(inner)), -gradient[free])
         trial = np.minimum(x + np.clip(step, -1.5, 1.5), upper)
         found = residual(trial[None])[0]
-        reached = _cost(found, trial, mean, spread)
+        reached = _cost(found, trial - mean, precision)
         if not reached < cost:
             damping *= 4
             if damping > 1e6:
@@ -90,12 +94,12 @@ def least_squares(
             break
         slopes = slopes_at(x, values)
     weight = 1 / np.sqrt(1 + values**2)
-    normal = (slopes.T * weight) @ slopes + np.diag(1 / spread**2)
+    normal = (slopes.T * weight) @ slopes + precision
     return Fit(x, np.sqrt(np.diag(np.linalg.inv(normal))), cost)
 
 
-def _cost(values: FloatArray, x: FloatArray, mean: FloatArray, spread: FloatArray) -> float:
-    return float(np.sum(2 * (np.sqrt(1 + values**2) - 1)) + np.sum(((x - mean) / spread) ** 2))
+def _cost(values: FloatArray, off: FloatArray, precision: FloatArray) -> float:
+    return float(np.sum(2 * (np.sqrt(1 + values**2) - 1)) + off @ precision @ off)
 
 
 def _jacobian(residual: Callable[[FloatArray], FloatArray], x: FloatArray, values: FloatArray) -> FloatArray:

@@ -1,8 +1,8 @@
 """What a fit to runs leaves unexplained in rows that it has not seen, and the intervals that follow.
 
-Rows are left out twice: in five folds (a source's other rows are known), and source by source (its frameworks
-and devices are known from other sources, or not at all). The first tells how sure a prediction is for a
-framework that was calibrated, the second for one that was not.
+Rows are left out twice: in five folds (a framework's other rows are known), and framework by framework: then
+its rows are predicted as those of a framework that nobody has measured. The first tells how sure a prediction
+is for a framework that was calibrated, the second for one that was not.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from sim.calibrate.run_priors import SOURCE
 from sim.calibrate.run_terms import Term
-from sim.calibrate.runs import CHIPS, SOURCE, RunFit, fit_runs
+from sim.calibrate.runs import CHIPS, RunFit, fit_runs
 from sim.spec import Calibration
 from sim.spec.calibration import Parameter
 from sim.validate.runs import Prediction
@@ -30,6 +31,9 @@ FOLDS = 5
 FEWEST_ROWS = 20
 """Rows of a framework from which its own scatter is taken."""
 ITERATIONS = 4
+"""Steps of a search that starts from the fit to all rows."""
+VARIANTS = ("-graphs", "-xla")
+"""Endings of frameworks that are the same software run in another mode."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,21 @@ def fold_of(term: Term) -> int:
     return int(hashlib.sha256(term.run.row.id.encode()).hexdigest(), 16) % FOLDS
 
 
+def software(term: Term) -> str:
+    """Framework of a row, all of its variants alike."""
+    key = term.shape.framework
+    for ending in VARIANTS:
+        key = key.removesuffix(ending)
+    return key
+
+
 def left_out(
-    terms: Sequence[Term], prior: Calibration, base: Calibration, part_of: Callable[[Term], object]
+    terms: Sequence[Term],
+    prior: Calibration,
+    base: Calibration,
+    part_of: Callable[[Term], object],
+    *,
+    iterations: int = 10,
 ) -> list[Residual]:
     """Fit without each part in turn and predict it.
 
@@ -61,13 +78,15 @@ def left_out(
     prior, base : Calibration
         As in :func:`sim.calibrate.runs.fit_runs`; what was fitted before must not be in ``prior``.
     part_of : callable
-        Term -> fold or source.
+        Term -> fold or framework.
+    iterations : int
+        Steps of each search.
     """
     found = []
     for part in sorted({str(part_of(term)) for term in terms}):
         seen = [term for term in terms if str(part_of(term)) != part]
         if seen:
-            fitted = fit_runs(seen, prior, base, iterations=ITERATIONS)
+            fitted = fit_runs(seen, prior, base, iterations=iterations)
             found += residuals((t for t in terms if str(part_of(t)) == part), fitted.calibration)
     return found
 
@@ -120,19 +139,19 @@ def own_spread(entries: Sequence[tuple[dict[str, float], float, float]], sizes: 
 
 
 def _measured_elsewhere(found: Sequence[Residual]) -> list[Residual]:
-    """Residuals whose chip another source has; else leaving out the source leaves out its device, too."""
+    """Residuals whose chip another framework has; else leaving out this one leaves out its device, too."""
     chip_of = {device: chip for chip, devices in CHIPS.items() for device in devices}
     chips = [chip_of.get(r.term.shape.device.name, r.term.shape.device.name) for r in found]
-    groups: dict[str, set[str]] = {}
+    users: dict[str, set[str]] = {}
     for chip, residual in zip(chips, found, strict=True):
-        groups.setdefault(chip, set()).add(residual.group)
-    return [residual for chip, residual in zip(chips, found, strict=True) if len(groups[chip]) > 1]
+        users.setdefault(chip, set()).add(software(residual.term))
+    return [residual for chip, residual in zip(chips, found, strict=True) if len(users[chip]) > 1]
 
 
 def with_spread(
     fitted: RunFit,
     folds: Sequence[Residual],
-    sources: Sequence[Residual],
+    frameworks: Sequence[Residual],
     predictions: Sequence[Prediction],
 ) -> RunFit:
     """The fit with the deviations of its residuals, sources weighted alike.
@@ -140,8 +159,8 @@ def with_spread(
     Parameters
     ----------
     fitted : RunFit
-    folds, sources : sequence of Residual
-        From :func:`left_out`, by fold and by source.
+    folds, frameworks : sequence of Residual
+        From :func:`left_out`, by fold and by framework.
     predictions : sequence of Prediction
         For where the time goes.
     """
@@ -158,8 +177,8 @@ def with_spread(
             for residual in found
         ]
 
-    known, unknown = entries_of(folds), entries_of(_measured_elsewhere(sources))
-    unknown = unknown or entries_of(sources)
+    known, unknown = entries_of(folds), entries_of(_measured_elsewhere(frameworks))
+    unknown = unknown or entries_of(frameworks)
     sizes = fit_spread(known)
     framework = {key: dict(params) for key, params in fitted.calibration.framework.items()}
     source = f"{SOURCE}: residuals of rows left out"
@@ -167,7 +186,7 @@ def with_spread(
         value = sizes[term]
         framework["default"][f"spread_{term}"] = Parameter(value=value, n=len(known), source=source)
     framework["default"]["spread_own"] = Parameter(
-        value=own_spread(unknown, sizes), n=len(unknown), source=f"{SOURCE}: residuals of sources left out"
+        value=own_spread(unknown, sizes), n=len(unknown), source=f"{SOURCE}: residuals of frameworks left out"
     )
     rows: dict[str, list[int]] = {}
     for index, residual in enumerate(folds):

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from sim.calibrate.least_squares import STEP, Fit, least_squares
+from sim.calibrate.run_priors import SOURCE, UNKNOWN
 from sim.calibrate.run_stack import Stack
 from sim.calibrate.run_terms import Shape, Term
 from sim.models.compute import step_overhead
@@ -27,7 +28,6 @@ from sim.validate.spread import Z80
 
 FloatArray = npt.NDArray[np.float64]
 
-SOURCE = "fitted to published training runs (measurements/training_runs.csv, split calibration)"
 NOISE = 0.08
 """Standard deviation of the logarithm of a step time around the model, for a source of typical size."""
 TYPICAL_ROWS = 60
@@ -43,6 +43,7 @@ CHIPS: dict[str, tuple[str, ...]] = {
     "blackwell": ("b200-180gb", "b300-270gb", "gb200-186gb", "gb300-279gb"),
 }
 """Catalogue devices that share a chip, and its efficiencies."""
+_CHIP_DEVICES = {device for devices in CHIPS.values() for device in devices}
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ class Knob:
     section, key, name : str
         Where it lies in the calibration; for devices the key is a chip of :data:`CHIPS`.
     spread : float
-        Standard deviation of the prior of its logarithm.
+        Standard deviation of its logarithm between the members of its population (chips, frameworks).
+    middle : float
+        Standard deviation of the population's middle around the prior's value; all members share it.
     upper : float
         Largest value.
     """
@@ -63,6 +66,7 @@ class Knob:
     key: str
     name: str
     spread: float
+    middle: float
     upper: float
 
     @property
@@ -73,7 +77,9 @@ class Knob:
     def concerns(self, term: Term) -> bool:
         """Whether a run's time can depend on it."""
         if self.section == "device":
-            return term.shape.device.name in self.keys and self._used(term.shape)
+            name = term.shape.device.name
+            mine = name not in _CHIP_DEVICES if self.key == UNKNOWN else name in self.keys
+            return mine and self._used(term.shape)
         if self.name == "collective_issue_time" and not term.shape.exchanges.any():
             return False
         if self.name == "attention_speed" and not (term.shape.kernels.kind == FLASH).any():
@@ -97,36 +103,47 @@ class Knob:
 
 
 _DEVICE = (
-    ("gemm_efficiency_vector", 0.12, 0.97),
-    ("gemm_efficiency_matrix", 0.15, 0.9),
-    ("gemm_efficiency_tf32", 0.2, 0.9),
-    ("gemm_efficiency_eight_bit", 0.25, 0.9),
-    ("gemm_efficiency_four_bit", 0.35, 0.9),
-    ("conv_efficiency_vector", 0.2, 0.97),
-    ("conv_efficiency_matrix", 0.2, 0.9),
-    ("conv_efficiency_tf32", 0.25, 0.9),
-    ("winograd_gain", 0.15, 2.6),
-    ("attention_efficiency", 0.2, 0.75),
-    ("memory_efficiency", 0.12, 0.93),
-    ("tile_fill_time", 0.7, 2e-5),
+    ("gemm_efficiency_vector", 0.12, 0.12, 0.97),
+    ("gemm_efficiency_matrix", 0.15, 0.15, 0.9),
+    ("gemm_efficiency_tf32", 0.2, 0.2, 0.9),
+    ("gemm_efficiency_eight_bit", 0.25, 0.25, 0.9),
+    ("gemm_efficiency_four_bit", 0.35, 0.35, 0.9),
+    ("conv_efficiency_vector", 0.2, 0.2, 0.97),
+    ("conv_efficiency_matrix", 0.2, 0.2, 0.9),
+    ("conv_efficiency_tf32", 0.25, 0.25, 0.9),
+    ("winograd_gain", 0.15, 0.15, 2.6),
+    ("attention_efficiency", 0.2, 0.2, 0.75),
+    ("memory_efficiency", 0.12, 0.12, 0.93),
+    ("tile_fill_time", 0.7, 0.7, 2e-5),
 )
 _FRAMEWORK = (
-    ("kernel_issue_time", 0.8, 3e-4),
-    ("elementwise_traffic", 0.35, 4.0),
-    ("attention_speed", 0.4, 1.5),
-    ("step_overhead", 0.4, 0.02),
-    ("collective_issue_time", 0.8, 3e-4),
-    ("exposed_launches", 1.0, 1.0),
+    ("kernel_issue_time", 0.35, 2.0, 3e-4),
+    ("elementwise_traffic", 0.35, 0.35, 4.0),
+    ("attention_speed", 0.4, 0.4, 1.5),
+    ("step_overhead", 0.4, 0.4, 0.02),
+    ("collective_issue_time", 0.5, 0.8, 3e-4),
+    ("exposed_launches", 0.5, 2.0, 1.0),
+    ("optimizer_bandwidth_efficiency", 0.4, 0.4, 0.85),
 )
+"""Name, standard deviation between members and of their middle, largest value."""
 
 
 def knobs_for(terms: Sequence[Term]) -> list[Knob]:
-    """Parameters that enough runs depend on."""
+    """Parameters that runs depend on, and those of the unknown member of each of their populations."""
+    frameworks = sorted({term.shape.framework for term in terms} - {UNKNOWN})
     found = [Knob("device", chip, *entry) for chip in CHIPS for entry in _DEVICE]
-    found += [Knob("device", device, "sustained_clock", 0.1, 1.5) for device in _compared(terms)]
-    frameworks = sorted({term.shape.framework for term in terms})
     found += [Knob("framework", key, *entry) for key in frameworks for entry in _FRAMEWORK]
-    return [knob for knob in found if sum(knob.concerns(term) for term in terms) >= FEWEST_ROWS]
+    found = [knob for knob in found if sum(knob.concerns(term) for term in terms) >= FEWEST_ROWS]
+    populations = {(knob.section, knob.name): knob for knob in found}
+    found += [replace(knob, key=UNKNOWN) for knob in populations.values()]
+    return found + [Knob("device", device, "sustained_clock", 0.1, 0.0, 1.5) for device in _compared(terms)]
+
+
+def covariance_of(knobs: Sequence[Knob]) -> FloatArray:
+    """Prior covariance: members of a population share the uncertainty of its middle; float[p, p]."""
+    alike = np.array([[(a.section, a.name) == (b.section, b.name) for b in knobs] for a in knobs])
+    middle = np.array([knob.middle for knob in knobs])
+    return np.asarray(np.diag([knob.spread**2 for knob in knobs]) + alike * np.outer(middle, middle))
 
 
 def _compared(terms: Sequence[Term]) -> list[str]:
@@ -177,11 +194,16 @@ class Objective:
         self.frameworks = sorted({term.shape.framework for term in terms})
         self.framework_of = np.array([self.frameworks.index(t.shape.framework) for t in terms])
         self.passes = np.array([term.passes for term in terms])
+        self.fixed = np.array([term.fixed_s for term in terms])  # communication, which no knob changes
         own = {key: framework_calibration(calibration, key) for key in self.frameworks}
-        overhead = np.array([step_overhead(own[key]) for key in self.frameworks])[self.framework_of]
-        self.constant = (
-            np.array([t.fixed_s + t.other(own[t.shape.framework]) for t in terms]) - overhead
-        )  # communication and optimiser, which no knob changes
+        latency = np.array(
+            [own[t.shape.framework].value("device", t.shape.device.name, "kernel_latency") for t in terms]
+        )
+        update = np.array([t.other(own[t.shape.framework]) for t in terms]) - self._of_framework(
+            own, step_overhead
+        )
+        self.update = (update - latency) * self._of_framework(own, _optimizer_efficiency)
+        self.fixed += latency
 
     def __call__(self, points: FloatArray) -> FloatArray:
         """float[k, p] -> float[k, m]."""
@@ -192,8 +214,15 @@ class Objective:
         whole = with_values(self.calibration, self.knobs, np.exp(x))
         own = {key: framework_calibration(whole, key) for key in self.frameworks}
         compute = self.stack.seconds(own)[self.shape_of]
-        overhead = np.array([step_overhead(own[key]) for key in self.frameworks])[self.framework_of]
-        return np.asarray(np.log(np.maximum(self.constant + self.passes * compute + overhead, 1e-6)))
+        update = self.update / self._of_framework(own, _optimizer_efficiency)
+        other = self.fixed + update + self._of_framework(own, step_overhead)
+        return np.asarray(np.log(np.maximum(other + self.passes * compute, 1e-6)))
+
+    def _of_framework(
+        self, own: Mapping[str, Calibration], value: Callable[[Calibration], float]
+    ) -> FloatArray:
+        """A value of each run's framework; float[m]."""
+        return np.asarray(np.array([value(own[key]) for key in self.frameworks])[self.framework_of])
 
     def jacobian(self, x: FloatArray, values: FloatArray) -> FloatArray:
         """Derivatives; parameters that no row shares are moved together; float[m, p]."""
@@ -214,6 +243,10 @@ class Objective:
         return slopes
 
 
+def _optimizer_efficiency(calibration: Calibration) -> float:
+    return calibration.value("framework", "default", "optimizer_bandwidth_efficiency")
+
+
 def with_values(
     calibration: Calibration,
     knobs: Sequence[Knob],
@@ -229,43 +262,6 @@ def with_values(
         for key in knob.keys:
             sections[knob.section].setdefault(key, {})[knob.name] = parameter(index, float(value))
     return calibration.model_copy(update=sections)
-
-
-PRIORS: dict[str, Parameter] = {
-    name: Parameter(value=value, source=source)
-    for name, value, source in (
-        ("kernel_issue_time", 6e-6, "CPU time to launch one PyTorch operator"),
-        ("collective_issue_time", 30e-6, "CPU time of one torch.distributed collective"),
-        ("exposed_launches", 0.05, "nearly all launches hidden"),
-        ("elementwise_traffic", 1.2, "what the layer description says, and a little that it leaves out"),
-        ("attention_speed", 1.0, "the fused attention that attention_efficiency is stated for"),
-    )
-}
-"""Means of the priors of framework parameters, which do not depend on any earlier fit."""
-
-
-def without_fits(calibration: Calibration) -> Calibration:
-    """The calibration as cited: what an earlier fit to runs has put into it is taken out again."""
-
-    def cited(section: dict[str, dict[str, Parameter]]) -> dict[str, dict[str, Parameter]]:
-        kept = {
-            key: {name: p for name, p in params.items() if not p.source.startswith(SOURCE)}
-            for key, params in section.items()
-        }
-        return {key: params for key, params in kept.items() if params}
-
-    framework = cited(calibration.framework)
-    framework["default"] = {**framework.get("default", {})}
-    for name, parameter in PRIORS.items():
-        framework["default"].setdefault(name, parameter)
-    return calibration.model_copy(update={"device": cited(calibration.device), "framework": framework})
-
-
-def prior_of(calibration: Calibration) -> Calibration:
-    """Means of the priors: the cited values, with :data:`PRIORS` for the frameworks."""
-    cited = without_fits(calibration)
-    default = {**cited.framework["default"], **PRIORS}
-    return cited.model_copy(update={"framework": {**cited.framework, "default": default}})
 
 
 def start_of(calibration: Calibration, knob: Knob) -> float:
@@ -309,7 +305,7 @@ def fit_runs(
         objective,
         np.array([_start(base, prior, knob) for knob in knobs]),
         mean,
-        np.array([knob.spread for knob in knobs]),
+        covariance_of(knobs),
         np.log([knob.upper for knob in knobs]),
         jacobian=objective.jacobian,
         max_iterations=iterations,
@@ -322,37 +318,4 @@ def fit_runs(
         return Parameter(value=value, low=low, high=max(high, value), n=rows[index], source=SOURCE)
 
     fitted = with_values(base, knobs, np.exp(fit.x), parameter)
-    return RunFit(knobs, fit, rows, _with_population(fitted, knobs, fit))
-
-
-SHARED = (
-    "elementwise_traffic",
-    "attention_speed",
-    "kernel_issue_time",
-    "collective_issue_time",
-    "exposed_launches",
-)
-"""Framework parameters whose typical value also serves frameworks without measurements."""
-
-
-def _with_population(calibration: Calibration, knobs: Sequence[Knob], fit: Fit) -> Calibration:
-    """Frameworks without parameters of their own get the geometric mean and spread of those that have."""
-    default = dict(calibration.framework["default"])
-    for name in SHARED:
-        found = [
-            (float(x), float(d))
-            for knob, x, d in zip(knobs, fit.x, fit.deviation, strict=True)
-            if knob.name == name and d < 0.5 * knob.spread  # the data say something
-        ]
-        if len(found) < 3:
-            continue
-        logs = np.array([x for x, _ in found])
-        middle, half = float(logs.mean()), Z80 * float(logs.std(ddof=1))
-        default[name] = Parameter(
-            value=math.exp(middle),
-            low=math.exp(middle - half),
-            high=math.exp(middle + half),
-            n=len(found),
-            source=f"{SOURCE}: geometric mean over {len(found)} frameworks",
-        )
-    return calibration.model_copy(update={"framework": {**calibration.framework, "default": default}})
+    return RunFit(knobs, fit, rows, fitted)

@@ -21,7 +21,7 @@ def runs(
     output: Annotated[str, typer.Option("--output", "-o", help="Calibration to write.")],
     rounds: Annotated[int, typer.Option(min=1, help="Times to simulate all runs and fit.")] = 2,
     folds: Annotated[
-        bool, typer.Option(help="Leave out folds and sources: held-out error, and intervals from it.")
+        bool, typer.Option(help="Leave out folds and frameworks: held-out error, and intervals from it.")
     ] = True,
     scratch: Annotated[
         bool,
@@ -72,7 +72,7 @@ def _errors(found: Rounds) -> dict[str, Any]:
     return {
         "mape_percent": found.fit_mape,
         "held_out_mape_percent": found.fold_mape,
-        "source_left_out_mape_percent": found.source_mape,
+        "framework_left_out_mape_percent": found.framework_mape,
     }
 
 
@@ -98,8 +98,8 @@ def _print(found: Rounds) -> None:
         ("source", "left"),
         ("MAPE %", "right"),
         ("rows left out", "right"),
-        ("source left out", "right"),
+        ("framework left out", "right"),
     ]
-    parts = (found.fit_mape, found.fold_mape, found.source_mape)
+    parts = (found.fit_mape, found.fold_mape, found.framework_mape)
     table = [(k, *(number(part[k], 3) if k in part else "" for part in parts)) for k in found.fit_mape]
     screen.print(grid(columns, table, title="Error of step time"))

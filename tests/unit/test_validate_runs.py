@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sim.calibrate.calibration_text import calibration_yaml
+from sim.calibrate.run_priors import SOURCE, prior_of, without_fits
 from sim.calibrate.run_residuals import fit_spread, own_spread
 from sim.calibrate.run_rounds import fit_rounds
 from sim.calibrate.run_stack import Stack
 from sim.calibrate.run_terms import make_terms
-from sim.calibrate.runs import SOURCE, fit_runs, prior_of, without_fits
+from sim.calibrate.runs import fit_runs
 from sim.catalog import Catalog
+from sim.spec.calibration import Parameter
 from sim.validate.board import Scored, board, spearman
 from sim.validate.report import COLUMNS, validate_runs
 from sim.validate.rows import FILE, Row, read_rows
@@ -179,6 +182,36 @@ def test_fit_finds_the_parameters_that_made_the_times(catalog: Catalog) -> None:
     assert found_times == pytest.approx([truth[run.row.id] for run in runs], rel=0.04)
 
 
+def test_what_nobody_measured_gets_the_middle_of_its_population(catalog: Catalog) -> None:
+    """Three frameworks that move 1.5, 2 and 2.5 times the data: a fourth is expected between them."""
+    prior = prior_of(catalog.calibration("default"))
+    frameworks = {"PyTorch": 1.5, "llm-foundry": 2.0, "OneFlow": 2.5}
+    terms = []
+    for framework, traffic in frameworks.items():
+        made = [
+            load(catalog, id=f"{framework}-{i}", framework=framework, hidden="2048", gbs=b, mbs=b, tp="1",
+                 pp="1", gpus="1", layers="2", recompute="none", step_time_s="1.0")
+            for i, b in enumerate(("4", "6", "8", "10", "12", "14", "16", "18", "20", "24"))
+        ]  # fmt: skip
+        own = {**prior.framework["default"], "elementwise_traffic": Parameter(value=traffic, source="test")}
+        truth = prior.model_copy(update={"framework": {"default": own}})
+        for term in make_terms(made, dict.fromkeys((run.row.id for run in made), 1.0), prior):
+            seconds = term.shape.seconds(truth) + term.other(truth)
+            terms.append(replace(term, fixed_s=0.0, run=replace(term.run, measured_s=seconds)))
+    fitted = fit_runs(terms, prior, iterations=30).calibration
+    found = {
+        key: parameters["elementwise_traffic"].value
+        for key, parameters in fitted.framework.items()
+        if "elementwise_traffic" in parameters
+    }
+    assert found["pytorch"] < found["default"] < found["oneflow"]
+    assert fitted.framework["default"]["elementwise_traffic"].value > 1.2 * prior.value(
+        "framework", "default", "elementwise_traffic"
+    )
+    low, high = (fitted.framework["default"]["elementwise_traffic"].at(end) for end in ("low", "high"))
+    assert high / low > 1.5  # one that nobody has seen may be anywhere among them
+
+
 def test_interval_widths_follow_the_residuals() -> None:
     generator = np.random.default_rng(1)
     factors = {**dict.fromkeys(TERMS, 0.0), "own": 1.0}
@@ -224,8 +257,8 @@ def test_a_fit_from_scratch_forgets_the_one_before_and_reads_back(catalog: Catal
         assert not any(p.source.startswith(SOURCE) for t in bare.device.values() for p in t.values())
     runs = [
         load(catalog, id=f"{source}-{i}", hidden=h, gbs="16", mbs="2", tp="1", pp="1", gpus="1", layers="2",
-             step_time_s=seconds)
-        for source in ("ONE", "TWO")
+             step_time_s=seconds, framework=framework)
+        for source, framework in (("ONE", "PyTorch"), ("TWO", "llm-foundry"))
         for i, (h, seconds) in enumerate(
             [("1024", ".1"), ("2048", ".3"), ("3072", ".6"), ("4096", "1."), ("1536", ".2"), ("2560", ".4")]
         )
@@ -233,7 +266,7 @@ def test_a_fit_from_scratch_forgets_the_one_before_and_reads_back(catalog: Catal
     found = fit_rounds(runs, default, rounds=1, scratch=True, workers=1)
     again = fit_rounds(runs, found.calibration, rounds=1, scratch=True, workers=1)
     assert calibration_yaml(again.calibration) == calibration_yaml(found.calibration)
-    assert set(found.source_mape) == {"ONE", "TWO"}
+    assert set(found.framework_mape) == {"ONE", "TWO"}
     path = tmp_path / "own.yaml"
     path.write_text(calibration_yaml(found.calibration))
     read = Catalog([tmp_path]).calibration(str(path))
