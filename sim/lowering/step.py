@@ -353,7 +353,7 @@ class StepLowering:
                         ends = yield from self._layer_forward(stage, virtual, index, m, ends, Cause.RECOMPUTE)
             for index in reversed(block):
                 ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=True)
-                ends, weights = yield from self._layer_backward(stage, index, m, ends, split=split)
+                ends, weights = yield from self._layer_backward(stage, index, m, ends, weights, split=split)
                 if not split:
                     self.state.after_backward(stage, virtual, index, self.step, m, weights)
                 yield
@@ -383,9 +383,12 @@ class StepLowering:
         return blocks
 
     def _layer_backward(
-        self, stage: int, index: int, m: int, ends: Ends, *, split: bool
+        self, stage: int, index: int, m: int, ends: Ends, before: Ends, *, split: bool
     ) -> Generator[None, None, tuple[Ends, Ends]]:
-        """Returns what the previous layer's backward and what the (``split``: weight) gradients wait for."""
+        """Returns what the previous layer's backward and what the (``split``: weight) gradients wait for.
+
+        ``before``: the gradients of the following layer's weights.
+        """
         layer, classes = self.layers[index], self.emitter.stage_classes[stage]
         costs = {c: self.emitter.cost(c) for c in classes}
         options = {"micro_batch": m, "step": self.step}
@@ -394,6 +397,8 @@ class StepLowering:
             ends = self._recompute_core(stage, index, repeated, ends, options)
         gathers, shared = self.strategy.sequence_parallel, self.shared_input[index]
         if gathers and layer.tensor_all_reduce:
+            if not split:  # behind them, in the same stream, a norm is computed first
+                ends = {c: [*ends[c], *(task for task in before[c] if task not in ends[c])] for c in classes}
             ends = self._tensor("all_gather", stage, layer.output_elements, layer, m, ends)
         if layer.expert_elements:
             ends = self._expert(stage, layer, m, ends, "combine.backward")

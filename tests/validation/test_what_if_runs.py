@@ -9,6 +9,9 @@ import pytest
 import sim
 from sim.analysis.simulate import simulate
 from sim.architecture import generate
+from sim.catalog import Catalog
+from sim.spec import Scenario
+from sim.validate.runs_loader import framework_calibration
 from tests.oracle.test_right_answers import BACKWARD, FORWARD, even_workload, network, scenario
 
 
@@ -40,29 +43,40 @@ def test_gpipe_bubble_table() -> None:
 
 
 def test_selective_recomputation_is_nearly_free() -> None:
-    """+7 % alone, +4 % with sequence parallelism, against +33 to 39 % in full (Korthikanti et al., table 4).
+    """A layer: +7 % alone, +4 % with sequence parallelism, +39 % in full (Korthikanti et al. 2022, table 4).
 
-    A 22-billion-parameter model's layers (hidden 6144, 64 heads, sequence 2048, micro-batch 4, tp 8, A100).
+    Of a model of 22 billion parameters (hidden 6144, 64 heads, sequence 2048, micro-batch 4, tp 8, A100),
+    19.6 ms without recomputation; sequence parallelism alone saves 3 %. Two depths tell what a layer takes,
+    with Megatron's kernels.
     """
-    workload = generate(
-        "transformer",
-        {
-            "name": "gpt-22b", "num_layers": 8, "hidden": 6144, "num_heads": 64, "vocabulary": 51200,
-            "sequence_length": 2048, "max_positions": 2048, "global_batch_size": 4, "dtype": "fp16",
-        },
-    )  # fmt: skip
     cluster = sim.cluster("dgx-a100", num_hosts=1)
+    calibration = framework_calibration(Catalog().calibration(("default",)), "megatron-deepspeed")
 
     def seconds(**fields: Any) -> float:
-        result = sim.run(workload, cluster, sim.strategy(tp=8, micro_batch_size=4, **fields))
-        assert result.step_time_s is not None
-        return result.step_time_s
+        times = []
+        for blocks in (2, 4):
+            workload = generate(
+                "transformer",
+                {
+                    "name": "gpt-22b", "num_layers": blocks, "hidden": 6144, "num_heads": 64,
+                    "vocabulary": 51200, "sequence_length": 2048, "max_positions": 2048,
+                    "global_batch_size": 4, "dtype": "fp16",
+                },
+            )  # fmt: skip
+            strategy = sim.strategy(tp=8, micro_batch_size=4, **fields)
+            result = simulate(
+                Scenario(workload=workload, cluster=cluster, strategy=strategy, calibration=calibration)
+            )
+            assert result.step_time_s is not None
+            times.append(result.step_time_s - result.parts["optimizer_s"])
+        return (times[1] - times[0]) / 2
 
     plain = seconds(recompute="none")
-    assert 1.30 <= seconds(recompute="full") / plain <= 1.40
-    assert 1.03 <= seconds(recompute="selective") / plain <= 1.09
-    assert seconds(recompute="selective", sequence_parallel=True) / plain <= 1.06
-    assert seconds(recompute="none", sequence_parallel=True) < plain
+    assert plain == pytest.approx(19.6e-3, rel=0.05)
+    assert 1.33 <= seconds(recompute="full") / plain <= 1.45
+    assert 1.05 <= seconds(recompute="selective") / plain <= 1.09
+    assert 1.01 <= seconds(recompute="selective", sequence_parallel=True) / plain <= 1.06
+    assert 0.94 <= seconds(recompute="none", sequence_parallel=True) / plain < 1
 
 
 def test_parameter_servers_cost_most_where_there_are_most_parameters() -> None:
