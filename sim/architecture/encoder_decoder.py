@@ -22,8 +22,8 @@ from sim.spec.workload import Workload
 class EncoderDecoderShape(Spec):
     """Sizes of an encoder-decoder transformer."""
 
-    encoder_layers: int = Field(ge=1)
-    decoder_layers: int = Field(ge=1)
+    encoder_layers: int = Field(ge=1, le=10_000, description="blocks of the encoder")
+    decoder_layers: int = Field(ge=1, le=10_000, description="blocks of the decoder")
     hidden: int = Field(ge=1, description="model width")
     num_heads: int = Field(ge=1)
     head_dim: int | None = Field(None, ge=1, description="width of a head; hidden / num_heads if absent")

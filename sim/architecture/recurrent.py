@@ -26,8 +26,8 @@ class GnmtShape(Spec):
     """Sizes of GNMT."""
 
     hidden: int = Field(1024, ge=1)
-    encoder_layers: int = Field(4, ge=2, description="the first is bidirectional")
-    decoder_layers: int = Field(4, ge=1)
+    encoder_layers: int = Field(4, ge=2, le=10_000, description="the first is bidirectional")
+    decoder_layers: int = Field(4, ge=1, le=10_000, description="layers of the decoder")
     vocabulary: int = Field(32_320, ge=2, description="shared by both languages")
     sequence_length: int = Field(
         29, ge=1, description="source tokens of a sample; WMT16 English-German's mean"

@@ -40,7 +40,7 @@ FUSED_LOSS_FORWARD, FUSED_LOSS_BACKWARD = 2.0, 2.0
 class TransformerShape(Spec):
     """Sizes of a transformer."""
 
-    num_layers: int = Field(ge=1, description="transformer blocks")
+    num_layers: int = Field(ge=1, le=10_000, description="transformer blocks")
     hidden: int = Field(ge=1, description="model width")
     num_heads: int = Field(ge=1, description="attention (query) heads")
     num_kv_heads: int | None = Field(None, ge=1, description="key/value heads; equal to num_heads if absent")

@@ -21,7 +21,7 @@ from sim.spec.workload import Workload
 class VitShape(Spec):
     """Sizes of a vision transformer."""
 
-    num_layers: int = Field(ge=1, description="transformer blocks")
+    num_layers: int = Field(ge=1, le=10_000, description="transformer blocks")
     hidden: int = Field(ge=1, description="model width")
     num_heads: int = Field(ge=1)
     ffn_hidden: int | None = Field(None, ge=1, description="feed-forward width; 4 * hidden if absent")

@@ -86,7 +86,10 @@ class Strategy(Spec):
     )
     schedule: Schedule = Field("1f1b", description="pipeline schedule (D12); without effect at pp=1")
     virtual_stages: int = Field(
-        1, ge=1, description="different model chunks per pipeline rank: interleaved schedule, 2 for zb_v"
+        1,
+        ge=1,
+        le=1000,
+        description="different model chunks per pipeline rank: interleaved schedule, 2 for zb_v",
     )
     weight_stash: bool = Field(
         False,
@@ -156,7 +159,7 @@ class Strategy(Spec):
         description="post-local SGD: bsp steps per period beside local_steps, in their share of the run",
     )
     gradients_per_update: int = Field(1, ge=1, description="soft_sync: gradients c that make an update")
-    delay: int = Field(0, ge=0, description="delayed: steps d that a gradient is applied late")
+    delay: int = Field(0, ge=0, le=1000, description="delayed: steps d that a gradient is applied late")
     reads: Literal["lazy", "eager"] = Field(
         "lazy",
         description="ssp: parameters pulled when the clock allows (lazy) or once updated (eager, ESSP)",
@@ -183,7 +186,7 @@ class Strategy(Spec):
         1.0, gt=0, le=1, description="chance that a replica of a random graph starts an exchange in a step"
     )
     fragments: int = Field(
-        1, ge=1, description="parts of the model, exchanged in turn (Ako, streaming DiLoCo)"
+        1, ge=1, le=1000, description="parts of the model, exchanged in turn (Ako, streaming DiLoCo)"
     )
     exchange_overlap: int = Field(
         0, ge=0, description="local SGD: steps computed while an exchange goes on (streaming DiLoCo's tau)"
@@ -204,7 +207,7 @@ class Strategy(Spec):
     collective_radix: int | None = Field(
         None, ge=2, description="base of bcube (prime factors if absent), children of kary_tree (2 if absent)"
     )
-    chunks: int = Field(1, ge=1, description="chunks a hierarchical collective is pipelined in")
+    chunks: int = Field(1, ge=1, le=1000, description="chunks a hierarchical collective is pipelined in")
     compression: Compression = Field("none", description="wire format of gradients (D7)")
     compression_rank: int = Field(1, ge=1, description="rank of PowerSGD's factors")
     compression_ratio: float | None = Field(
@@ -346,7 +349,7 @@ class Strategy(Spec):
     decode_workers: int | None = Field(
         None, ge=1, description="processor cores that decode for one replica; its share of all if absent"
     )
-    prefetch_batches: int = Field(1, ge=1, description="batches the loader is ahead (D15)")
+    prefetch_batches: int = Field(1, ge=1, le=1000, description="batches the loader is ahead (D15)")
     checkpoint_every: int | None = Field(None, ge=1, description="steps between two checkpoints (D19)")
     checkpoint_mode: Literal["sync", "async"] = Field(
         "sync", description="training waits for the store, or for a copy in host memory only (D19)"

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from sim.errors import InputError
 from sim.spec.base import CatalogSpec, Spec, refuse
 from sim.units import nearest
 
@@ -51,6 +52,33 @@ def _check_fields(names: Iterable[str]) -> None:
             refuse(must, repr(name), hint=f"Try {close}." if close else "", field=name)
 
 
+MAX_POINTS = 1_000_000
+"""Points of a sweep: each is a scenario, resolved before the first one runs."""
+
+
+def limit_points(axes: Iterable[Iterable[Any]], more: int = 1, field: str = "axes") -> None:
+    """Refuse a product of axes that nobody can wait for.
+
+    Parameters
+    ----------
+    axes : iterable of collections
+        Values of each axis.
+    more : int
+        What the product is multiplied by.
+
+    Raises
+    ------
+    InputError
+        Above :data:`MAX_POINTS`.
+    """
+    count = more
+    for values in axes:
+        count *= len(list(values))
+    if count > MAX_POINTS:
+        hint = "Vary fewer fields, or give fewer values."
+        raise InputError(field, f"give at most {MAX_POINTS} points", count, hint=hint)
+
+
 class Grid(Spec):
     """A product of axes plus explicit points.
 
@@ -71,6 +99,7 @@ class Grid(Spec):
 
     def expand(self) -> list[dict[str, Any]]:
         """All points as flat mappings of dotted field -> value, in a fixed order."""
+        limit_points(self.axes.values())
         choices = [
             [item if isinstance(item, dict) and name not in ROOTS else {name: item} for item in values]
             for name, values in self.axes.items()
@@ -137,6 +166,7 @@ class Sweep(CatalogSpec):
         assert self.axes != "taxonomy"
         outer = Grid(axes=self.axes, points=self.points).expand()
         inner = [point for grid in self.grids for point in grid.expand()] or [{}]
+        limit_points([outer, inner], field="grids")
         merged = (_union(self.base(), first, second) for first in outer for second in inner)
         unique = {json.dumps(point, sort_keys=True, default=str): point for point in merged}
         return list(unique.values())

@@ -30,8 +30,12 @@ class Workload(CatalogSpec):
         "fp32", description="compute precision; 16- and 8-bit imply mixed precision with fp32 master weights"
     )
     optimizer: Optimizer = "momentum"
-    global_batch_size: int | None = Field(None, ge=1)
-    batch_per_device: int | None = Field(None, ge=1, description="samples per model replica and step")
+    global_batch_size: int | None = Field(
+        None, ge=1, le=10**12, description="samples of a step, whatever the cluster"
+    )
+    batch_per_device: int | None = Field(
+        None, ge=1, le=10**12, description="samples per model replica and step"
+    )
     sequence_length: int | None = Field(None, ge=1, description="tokens per sample; absent for images")
     sample_bytes: Bytes = Field(0, ge=0, description="bytes of one stored training sample")
     optimizer_time: Seconds | None = Field(

@@ -13,6 +13,7 @@ from typing import Any
 
 from sim.errors import ClusterloomError, InputError
 from sim.spec import Scenario, Strategy, Sweep
+from sim.spec.sweep import limit_points
 from sim.sweep.columns import BY_NAME
 from sim.sweep.comparison import taxonomy_axes, with_labels
 from sim.sweep.context import Context, canonical
@@ -113,6 +114,7 @@ def plan_axes(
     for axis, values in axes.items():
         if isinstance(values, str) or not isinstance(values, Iterable) or not list(values):
             raise InputError(f"axes.{axis}", "be a list with at least one value", values)
+    limit_points(axes.values())
     choices = [
         [item if _is_bundle(axis, item) else {axis: item} for item in values] for axis, values in axes.items()
     ]

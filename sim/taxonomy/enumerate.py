@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from sim.errors import InputError
 from sim.spec.cluster import Cluster
 from sim.spec.strategy import Strategy
+from sim.spec.sweep import limit_points
 from sim.spec.workload import Workload
 from sim.taxonomy.context import ClusterFacts, Context, WorkloadFacts
 from sim.taxonomy.rules import rule, violations
@@ -75,6 +76,7 @@ def enumerate(
     """
     names = [_field_name(axis) for axis in axes]
     values = [_parsed(name, axis_values) for name, axis_values in zip(names, axes.values(), strict=True)]
+    limit_points(values, field="axes")
     base = base or Strategy()
     workload_facts, cluster_facts = WorkloadFacts.of(workload), ClusterFacts.of(cluster)
     valid: list[Strategy] = []

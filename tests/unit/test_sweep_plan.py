@@ -128,3 +128,12 @@ def test_the_demo_has_enough_ways_of_training(catalog):
     for workload in ("resnet50", "vgg16", "bert-base"):
         assert valid[workload, 1] == 1
         assert valid[workload, 32] >= 60
+
+
+def test_a_sweep_of_too_many_points_says_so_at_once() -> None:
+    numbers = [*range(1, 1001)]
+    axes: dict[str, list[int]] = {"strategy.tp": numbers, "strategy.pp": numbers, "strategy.dp": numbers}
+    with pytest.raises(InputError, match=r"give at most 1000000 points. Got 1000000000. Vary fewer fields"):
+        Sweep(name="huge", axes=axes).expand()
+    with pytest.raises(InputError, match="give at most 1000000 points"):
+        plan_axes({"workload": "resnet50", "cluster": "dgx-a100"}, axes)

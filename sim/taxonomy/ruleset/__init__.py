@@ -13,6 +13,7 @@ from sim.taxonomy.ruleset import (
     owned,
     pipeline,
     schedule,
+    size,
     state,
     synchronization,
     transfers,
@@ -32,6 +33,7 @@ ALL_RULES: tuple[Rule, ...] = (
     *pipeline.RULES,
     *schedule.RULES,
     *batch.RULES,
+    *size.RULES,
     *data.RULES,
 )
 """In the order in which they speak: what contradicts itself first, then what the model, the cluster and the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sim.taxonomy.context import Context
-from sim.taxonomy.rule import Finding, Overrides, RuleSet, ways
+from sim.taxonomy.rule import Finding, Overrides, RuleSet, near_divisors, ways
 from sim.taxonomy.ruleset.schedule import TO_1F1B, TO_PLAIN_1F1B, schedule_facts
 
 RULES = RuleSet()
@@ -59,7 +59,7 @@ def _micro_batch_sizes(c: Context, *, multiple_of: int, least: int = 0) -> tuple
     if batch % multiple_of:
         return ()
     most = batch // multiple_of
-    sizes = [size for size in range(most, 0, -1) if most % size == 0 and batch // size >= least]
+    sizes = [size for size in near_divisors(most + 1, most) if batch // size >= least]
     return ways("strategy.micro_batch_size", sizes)
 
 
