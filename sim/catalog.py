@@ -209,10 +209,18 @@ class Catalog:
         if cluster.host is None:
             hint = "Describe the host in a file, and name that in `hosts`."
             raise InputError("cluster.host", "be the one host of all machines to be changed", hint=hint)
-        host = cluster.host
-        described = self.host(host, **changes) if isinstance(host, str) else apply_overrides(host, changes)
-        kept = {name: getattr(cluster, name) for name in cluster.model_fields_set if name not in _RESOLVED}
-        return Cluster(**{**kept, "host": described})
+        key = ("with host", cluster, repr(sorted(changes.items())))
+        if key not in self._cache:  # thousands of points of a sweep share the one changed cluster
+            host = cluster.host
+            described = (
+                self.host(host, **changes) if isinstance(host, str) else apply_overrides(host, changes)
+            )
+            kept = {
+                name: getattr(cluster, name) for name in cluster.model_fields_set if name not in _RESOLVED
+            }
+            self._cache[key] = Cluster(**{**kept, "host": described})
+        found: Cluster = self._cache[key]
+        return found
 
     def resolve(self, cluster: Cluster) -> Cluster:
         """Fill the host and device types of a cluster; a resolved one is returned as it is."""

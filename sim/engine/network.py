@@ -18,6 +18,7 @@ from simpy.core import Environment
 from simpy.events import Event
 
 from sim.engine.events import Completion
+from sim.engine.filling import Filling
 from sim.engine.phases import idle_rates
 from sim.engine.plan import Plan
 from sim.errors import InvariantError
@@ -27,7 +28,7 @@ from sim.rng import uniform_hash
 NEGLIGIBLE = 1e-9  # of a transfer's bytes: counts as drained
 EFFORT_PER_VISIT = 1 / 64  # of looking at a link or transfer, in task instances
 _TOLERANCE = 1e-9
-_SMALL = 32  # members up to which progressive filling in Python is faster than NumPy
+_SMALL = 64  # members up to which filling by classes in Python is faster than NumPy
 _INFINITY = float("inf")
 
 
@@ -144,6 +145,8 @@ class FluidNetwork:
         self._member: dict[int, Group] = {}
         self._weight: dict[int, float] = {}
         self._factor: dict[int, float] = {}
+        table = self.table
+        self._filling = Filling(table.capacity, self._users, table.loads, table.cap, self._weight)
         self._new: list[int] = []
         self._changed: list[Group] = []
         self._callbacks: list[Callable[[Event], None]] = [self._on_alarm]
@@ -238,6 +241,7 @@ class FluidNetwork:
         for link, amount in loads:
             self._group_of[link] = group
             group.links.add(link)
+            self._filling.joins(instance, link)
             self._users[link] += 1
             self._load[link] += amount * weight
             if link != group.bottleneck:
@@ -274,6 +278,7 @@ class FluidNetwork:
     def _detach(self, group: Group, instance: int) -> None:
         del group.finish[instance], self._member[instance]
         group.rates.pop(instance, None)
+        self._filling.forget(instance)
         weight = self._weight.pop(instance, 1.0)
         self._factor.pop(instance, None)
         cap = self.table.cap[instance % self.table.stride] / weight
@@ -282,6 +287,7 @@ class FluidNetwork:
             del group.caps[cap]
         for link, amount in self.table.loads(instance % self.table.stride):
             self._users[link] -= 1
+            self._filling.leaves(instance, link)
             self._load[link] -= amount * weight
             if not self._users[link]:
                 self._load[link] = 0.0
@@ -437,57 +443,9 @@ class FluidNetwork:
         if len(group.finish) > _SMALL:
             rates = self._fill_large(list(group.finish))
         else:
-            rates = self._fill_small(list(group.finish))
+            rates = self._filling.rates(list(group.finish), self.table.stride)
         factor = self._factor
         group.rates = {i: x * factor.get(i, 1.0) for i, x in rates.items()} if factor else rates
-
-    def _fill_small(self, members: list[int]) -> dict[int, float]:
-        """Progressive filling: in turn settle the most contended link's flows, or the one of lowest cap."""
-        table, stride, users = self.table, self.table.stride, self._users
-        capacity, weights = table.capacity, self._weight
-        residual: dict[int, float] = {}
-        load: dict[int, float] = {}
-        on: dict[int, list[int]] = {}
-        shared: dict[int, list[tuple[int, float]]] = {}
-        caps: list[tuple[float, int]] = []
-        for i in members:
-            weight = weights.get(i, 1.0)
-            cap = table.cap[i % stride] / weight
-            mine = shared[i] = []
-            for link, amount in table.loads(i % stride):
-                amount *= weight
-                if users[link] == 1:
-                    cap = min(cap, capacity[link] / amount)
-                    continue
-                mine.append((link, amount))
-                if link in load:
-                    load[link] += amount
-                    on[link].append(i)
-                else:
-                    load[link], residual[link], on[link] = amount, capacity[link], [i]
-            caps.append((cap, i))
-        caps.sort(reverse=True)
-        left = {link: len(flows) for link, flows in on.items()}
-        rates: dict[int, float] = {}
-        while len(rates) < len(members):
-            while caps[-1][1] in rates:
-                caps.pop()
-            level, settled = caps[-1][0], [caps[-1][1]]
-            for link, total in load.items():
-                if residual[link] < level * total:
-                    level, settled = residual[link] / total, on[link]
-            for i in settled:
-                if i in rates:
-                    continue
-                rates[i] = level * weights.get(i, 1.0)
-                for link, amount in shared[i]:
-                    left[link] -= 1
-                    if left[link]:
-                        residual[link] -= amount * level
-                        load[link] -= amount
-                    else:
-                        del load[link]
-        return rates
 
     def _fill_large(self, members: list[int]) -> dict[int, float]:
         graph, stride = self.table.graph, self.table.stride

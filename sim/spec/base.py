@@ -135,6 +135,8 @@ class Spec(BaseModel):
             name: part for name in type(self).model_fields if isinstance(part := getattr(self, name), Spec)
         }
         rest = self.model_dump(mode="json", by_alias=True, exclude=set(parts))
+        if not parts:
+            return json.dumps(rest, sort_keys=True, separators=(",", ":"))
         texts = {
             name: json.dumps(value, sort_keys=True, separators=(",", ":")) for name, value in rest.items()
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -62,11 +63,15 @@ def check(strategy: Strategy, workload: Workload, cluster: Cluster) -> tuple[Ref
     tuple of Refusal
         In rule order. Their alternatives have been tried: each settles its rule and breaks no other.
     """
-    context = Context.of(strategy, workload, cluster)
+    return tuple(_refusals(Context.of(strategy, workload, cluster)))
+
+
+def _refusals(context: Context) -> Iterator[Refusal]:
+    """Refusals one by one: trying the alternatives of each costs more than finding it."""
     broken = violations(context)
     ids = frozenset(each.id for each, _ in broken)
-    return tuple(
-        Refusal(
+    for each, finding in broken:
+        yield Refusal(
             rule=each.id,
             field=finding.field,
             must=f"{finding.must}, because {each.reason}" if finding.explain else finding.must,
@@ -74,8 +79,6 @@ def check(strategy: Strategy, workload: Workload, cluster: Cluster) -> tuple[Ref
             reason=each.reason,
             alternatives=_settling(context, each, finding, ids),
         )
-        for each, finding in broken
-    )
 
 
 def _settling(context: Context, broken: Rule, finding: Finding, ids: frozenset[str]) -> tuple[Overrides, ...]:
@@ -86,11 +89,10 @@ def _settling(context: Context, broken: Rule, finding: Finding, ids: frozenset[s
         overrides = {name: value for name, value in way.items() if value != _current(context, name)}
         if not overrides or any(known.items() <= overrides.items() for known in valid):
             continue  # says nothing new
-        remaining = {each.id for each, _ in violations(apply(context, overrides))}
-        if not remaining:
-            valid.append(overrides)
-        elif broken.id not in remaining and remaining < ids:
-            better.append(overrides)
+        remaining = _remaining(apply(context, overrides), ids - {broken.id})
+        if remaining is None:
+            continue
+        (better if remaining else valid).append(overrides)
         if len(valid) == _SHOWN_ALTERNATIVES:
             break
     return tuple((valid or better)[:_SHOWN_ALTERNATIVES])
@@ -101,6 +103,17 @@ def _current(context: Context, name: str) -> object:
     owner, field = name.split(".")
     value: object = getattr(getattr(context, owner), field)
     return value
+
+
+def _remaining(context: Context, allowed: frozenset[str]) -> set[str] | None:
+    """Rules that a changed strategy still breaks; None as soon as it breaks one that is not ``allowed``."""
+    remaining: set[str] = set()
+    for each in rules("invalid"):
+        if each.find(context) is not None:
+            if each.id not in allowed:
+                return None
+            remaining.add(each.id)
+    return remaining
 
 
 def apply(context: Context, overrides: Overrides) -> Context:
@@ -132,9 +145,8 @@ def require_valid(strategy: Strategy, workload: Workload, cluster: Cluster, *, w
     InvalidStrategyError
         ``strategy.tp: must divide num_heads (96). Got 7. Try 6 or 8.``; its ``rule`` names the rule.
     """
-    refusals = check(strategy, workload, cluster)
-    if refusals:
-        raise refusals[0].error(where)
+    for refusal in _refusals(Context.of(strategy, workload, cluster)):
+        raise refusal.error(where)
 
 
 def warnings(strategy: Strategy, workload: Workload, cluster: Cluster) -> tuple[str, ...]:
