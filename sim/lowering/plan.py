@@ -285,7 +285,7 @@ class Plan(Traffic):
     @property
     def memory_capacity(self) -> float:
         """Memory in bytes of the smallest device that carries a rank."""
-        return min(device.memory_bytes for device in self.worker_devices)
+        return min(device.capacity for device in self.worker_devices)
 
     @property
     def server_footprint(self) -> dict[str, float]:

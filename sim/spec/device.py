@@ -20,8 +20,12 @@ class Device(CatalogSpec):
             "dense peak per compute type: fp32 tf32 fp16 bf16 fp8 fp4 int8; matrix units where present"
         ),
     )
-    memory_bytes: Bytes = Field(
-        gt=0, description="memory a framework can allocate from, as the datasheet states it"
+    memory_bytes: Bytes = Field(gt=0, description="memory as the datasheet states it")
+    usable_bytes: Bytes | None = Field(
+        None,
+        gt=0,
+        description="memory a framework can allocate from, as the driver reports it; memory_bytes if absent. "
+        "A datasheet's GB of HBM are GiB on many devices",
     )
     memory_bandwidth: BytesPerSecond = Field(gt=0)
     idle_power: Watts = Field(ge=0)
@@ -40,6 +44,11 @@ class Device(CatalogSpec):
             if peak <= 0:
                 refuse("be greater than 0", f"{peak:g}", field=dtype)
         return value
+
+    @property
+    def capacity(self) -> float:
+        """Bytes that a framework can allocate from."""
+        return self.usable_bytes or self.memory_bytes
 
     def peak(self, dtype: str) -> float:
         """Peak FLOP/s for ``dtype``.

@@ -79,9 +79,11 @@ def _released(row: Row, framework: Framework, generator: str, known: Params) -> 
 
 
 def default_batch(row: Row) -> int | None:
-    """Samples of a device to assume where a row gives no batch."""
-    name = row.text("model").lower()
-    return next((batch for pattern, batch in DEFAULT_BATCH if re.search(pattern, name)), None)
+    """Samples of a device to assume where a row gives no batch; half on a small device in fp32."""
+    name = normalised(row.text("model"))
+    batch = next((batch for pattern, batch in DEFAULT_BATCH if re.search(pattern, name)), None)
+    small = (row.number("gpu_mem_gb") or 80) <= 16 and "fp32" in row.text("precision").lower()
+    return batch // 2 if batch and small else batch
 
 
 def _named(row: Row, framework: Framework, generator: str, known: Params) -> tuple[str, Params, list[str]]:

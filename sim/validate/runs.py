@@ -148,7 +148,7 @@ def _played(scenario: Scenario) -> FloatArray:
 def _memory(scenario: Scenario) -> tuple[float | None, float | None]:
     stages = memory_by_stage(scenario)
     device = scenario.cluster.main_device
-    return (max(sum(stage.values()) for stage in stages) if stages else None), device.memory_bytes
+    return (max(sum(stage.values()) for stage in stages) if stages else None), device.capacity
 
 
 # -- many ---------------------------------------------------------------------------------------------------
