@@ -181,6 +181,8 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     fields |= draw(st.sampled_from(transfers(state, fields["pp"])))
     if fields["ep"] == 1 and draw(st.booleans()):
         fields |= draw(st.sampled_from(_wire_formats(state, fields)))
+    if fields["tp"] > 1 or fields["pp"] > 1:
+        fields["activation_compression"] = draw(st.sampled_from(["none", "none", "fp8"]))
     slow = draw(st.sampled_from([{}, {}, {3: 1.3}, {0: 1.1, 5: 1.1}]))
     speed = draw(st.sampled_from([1.0, 0.8]))
     return {"where": where, "slow_ranks": slow, "speed": speed, **fields}

@@ -9,10 +9,11 @@ import numpy as np
 from sim.graph.collector import collector_off
 from sim.graph.execution import ExecutionGraph
 from sim.lowering.emitter import Emitter
+from sim.lowering.families import request_families
 from sim.lowering.plan import Plan, make_plan
 from sim.lowering.state import state_lowering
 from sim.lowering.state.server_rules import SERVER_RULES
-from sim.lowering.step import StepLowering, request_families
+from sim.lowering.step import StepLowering
 from sim.models.compute import model_flops
 from sim.models.data_path import staging_seconds
 from sim.spec import Scenario

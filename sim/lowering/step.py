@@ -14,62 +14,16 @@ import numpy.typing as npt
 
 from sim.graph.builder import Block, Ends, source
 from sim.graph.execution import Cause
-from sim.lowering import offload
+from sim.lowering.activations import ActivationCode, CodedExchange
 from sim.lowering.context import context_lowering, is_split
 from sim.lowering.emitter import Emitter
+from sim.lowering.ends import pack, same_shape, unpack
 from sim.lowering.halo import Halo
-from sim.lowering.plan import Plan
 from sim.lowering.state.base import StateLowering
-from sim.models.collectives import plan as collective_plan
 from sim.models.schedules import Action, Kind, Slot
 from sim.spec.layer import Gemm, Layer
 
 FloatArray = npt.NDArray[np.float64]
-
-
-def request_families(plan: Plan) -> None:
-    """Families of tensor, expert and pipeline parallelism."""
-    strategy, layout = plan.strategy, plan.layout
-    if strategy.tp > 1:
-        groups = layout.groups("tp")
-        operations = ("all_gather", "reduce_scatter") if strategy.sequence_parallel else ("all_reduce",)
-        for operation in operations:
-            plan.request_by_size(f"tp_{operation}", groups, operation)
-    if plan.held:
-        for operation in ("all_gather", "reduce_scatter"):
-            plan.request_by_size(f"held_{operation}", plan.gradient_groups(), operation)
-        plan.request_collective("held_all_to_all", plan.gradient_groups(), "all_to_all", "direct")
-    context = context_lowering(strategy)
-    if context is not None:
-        context.request_families(plan)
-    if strategy.is_spatial:
-        Halo.request_families(plan)
-    if strategy.folds_experts:
-        request_experts(plan)
-    if strategy.offload_optimizer:
-        offload.request_families(plan)
-    if strategy.pp > 1:
-        ring = layout.groups("pp")
-        wrap = plan.schedule.placement == "loop" and strategy.virtual_stages > 1
-        ahead = np.concatenate(
-            [ring[:, [s, (s + 1) % strategy.pp]] for s in range(strategy.pp - (0 if wrap else 1))]
-        )
-        phases = collective_plan("send", "direct", 2)
-        sent = ("send", "direct")
-        plan.request("pp_forward", ahead, phases, asymmetric=True, collective=sent)
-        plan.request("pp_backward", ahead[:, ::-1], phases, asymmetric=True, collective=sent)
-        if plan.tied_elements:
-            plan.request_collective("embedding", ring[:, [0, -1]], "all_reduce", "ring")
-
-
-def request_experts(plan: Plan) -> None:
-    """Families of expert parallelism, and of tensor parallelism inside experts where that is another."""
-    ep, tensor = plan.strategy.ep, plan.strategy.expert_tensor_degree
-    plan.request_collective("ep", plan.layout.expert_groups(ep, tensor), "all_to_all", "direct")
-    if tensor != plan.strategy.tp:
-        groups = plan.layout.expert_tensor_groups(ep, tensor)
-        for operation in ("all_gather", "reduce_scatter"):
-            plan.request_by_size(f"expert_tp_{operation}", groups, operation)
 
 
 class _Hop(NamedTuple):
@@ -120,6 +74,7 @@ class StepLowering:
         self.schedule = self.plan.schedule
         self.layers = self.plan.workload.layers
         self.bytes = self.plan.element_bytes
+        self.code = ActivationCode(emitter)
         self.virtual = len(self.plan.chunks)
         self.blocks: dict[tuple[object, ...], tuple[Block, list[int]]] = {}
         # Where a message is a rendezvous, a stage posts its next receive when it has computed, and 1F1B
@@ -186,6 +141,11 @@ class StepLowering:
         """How many periods before its own a forward's input was computed (schedules without a flush)."""
         return self.ahead.get((virtual - 1, action.micro_batch), 0) - action.ahead if virtual else 0
 
+    def _holder(self, virtual: int, action: Action) -> tuple[int, int]:
+        """Stage, and model chunk of it, that has a virtual stage of an action's replica."""
+        places = self.schedule.holders(virtual, self.strategy.pp)
+        return places[action.chunk if len(places) > 1 else 0]
+
     # -- one slot -----------------------------------------------------------------------------------
 
     def _slot(self, stage: int, slot: Slot) -> None:
@@ -208,12 +168,26 @@ class StepLowering:
         if action.kind == "W":
             return self.split.pop((virtual, m))
         if action.kind != "F":
-            return self.gradients.pop((virtual, m), None) or self.done[virtual, m]
-        if virtual == 0:
+            ends = self.gradients.pop((virtual, m), None) or self.done[virtual, m]
+        elif virtual == 0:
             return self.state.samples_ready(stage, self.step, m, self.state.input_ready(stage, self.step, m))
-        if back := self._iterations_back(virtual, action):
-            return self._await(stage, (virtual, m), back)
-        return self.activations.pop((virtual, m), {})
+        elif back := self._iterations_back(virtual, action):
+            ends = self._await(stage, (virtual, m), back)
+        else:
+            ends = self.activations.pop((virtual, m), {})
+        return self._decoded(stage, virtual, action, ends)
+
+    def _decoded(self, stage: int, virtual: int, action: Action, ends: Ends) -> Ends:
+        """What came from another stage is decoded when this one gets to it."""
+        other = virtual + (-1 if action.kind == "F" else 1)
+        if self.code.plain or not 0 <= other < self.virtual or self._holder(other, action)[0] == stage:
+            return ends
+        chunk = self.plan.chunks[other]
+        elements = self.layers[chunk[0]].input_elements
+        if action.kind == "F":
+            elements = self.layers[chunk[-1]].output_elements
+        coded = self.code.hop(elements, micro_batch=action.micro_batch, step=self.step)
+        return coded.decode(self.emitter.stage_classes[stage], ends)
 
     def _await(self, stage: int, key: tuple[int, int], back: int) -> Ends:
         """Wait for activations that arrived in an earlier period; they may be emitted only later on."""
@@ -248,13 +222,13 @@ class StepLowering:
         if not alike:
             return self._emitted(stage, slot, entries)
         key = (*(action.kind for action in slot), *virtual, stage, self.step)
-        known, entry = self.blocks.get(key), _pack(entries)
+        known, entry = self.blocks.get(key), pack(entries)
         builder, numbers = self.emitter.builder, [action.micro_batch for action in slot]
-        if known is not None and _alike(known[0].entry, entry):
-            return _unpack(builder.repeat(known[0], entry, dict(zip(known[1], numbers, strict=True))))
+        if known is not None and same_shape(known[0].entry, entry):
+            return unpack(builder.repeat(known[0], entry, dict(zip(known[1], numbers, strict=True))))
         start = builder.num_tasks
         exits = self._emitted(stage, slot, entries)
-        self.blocks[key] = builder.block(start, entry, _pack(exits)), numbers
+        self.blocks[key] = builder.block(start, entry, pack(exits)), numbers
         return exits
 
     def _emitted(self, stage: int, slot: Slot, entries: list[Ends]) -> list[Ends]:
@@ -295,8 +269,10 @@ class StepLowering:
                 self.split[virtual, m] = exits[1]
             following, elements = virtual - 1, self.layers[layers[0]].input_elements
         if 0 <= following < self.virtual:
-            places = self.schedule.holders(following, self.strategy.pp)
-            target, chunk = places[action.chunk if len(places) > 1 else 0]
+            target, chunk = self._holder(following, action)
+            if target != stage:
+                coded = self.code.hop(elements, micro_batch=m, step=self.step)
+                ends = coded.encode(self.emitter.stage_classes[stage], ends)
             kind: Kind = "F" if action.kind == "F" else "B"
             self._hand_on(_Hop(Action(kind, m, chunk, action.ahead), stage, target, elements, ends))
 
@@ -463,18 +439,23 @@ class StepLowering:
         return "reduce_scatter" if self.strategy.sequence_parallel else "all_reduce"
 
     def _tensor(self, operation: str, stage: int, elements: float, layer: Layer, m: int, ends: Ends) -> Ends:
-        size, name = elements * self.plan.local_samples * self.bytes, f"tp_{operation}"
+        elements, name = elements * self.plan.local_samples, f"tp_{operation}"
+        size = self.code.size(elements)
         degree = self.strategy.expert_tensor_degree if layer.num_experts else self.strategy.tp
         if degree != self.strategy.tp:
             size, name = size * degree / self.strategy.tp, f"expert_{name}"
+            elements *= degree / self.strategy.tp
         if not size or degree == 1:
             return ends
-        classes = self.emitter.stage_classes[stage]
+        classes, options = self.emitter.stage_classes[stage], {"micro_batch": m, "step": self.step}
         family = self.plan.family_of(name, operation, size)
-        return self.emitter.collective(
-            family, classes, size, f"{layer.name}.{operation}", Cause.TENSOR_COMM, ends, stream="tp",
-            micro_batch=m, step=self.step,
+        label = f"{layer.name}.{operation}"
+        coded = CodedExchange(self.code, operation, elements, degree, Cause.TENSOR_COMM, options)
+        ends = self.emitter.collective(
+            family, classes, size, label, Cause.TENSOR_COMM, coded.encode(classes, ends), stream="tp",
+            **options,
         )  # fmt: skip
+        return coded.decode(classes, ends)
 
     def _hands_out(self, index: int) -> bool:
         """Whether everybody's columns of a layer's output go back to whose samples they are."""
@@ -548,7 +529,7 @@ class StepLowering:
 
     def _send(self, hop: _Hop, ends: Ends) -> Ends:
         """Point-to-point activations or gradients; with sequence parallelism each rank sends its part."""
-        size = hop.elements * self.plan.local_samples * self.bytes
+        size = self.code.size(hop.elements * self.plan.local_samples)
         if self.strategy.tp > 1 and self.strategy.sequence_parallel:
             size /= self.strategy.tp
         route = hop.direction
@@ -580,21 +561,3 @@ def _shared_input(layer: Layer) -> float:
     if layer.tensor_all_reduce:
         return layer.input_elements
     return sum(op.rows * op.k for op in layer.ops if isinstance(op, Gemm) and op.split == "vocabulary")
-
-
-def _alike(a: Ends, b: Ends) -> bool:
-    """Whether two sets of ends have the same shape."""
-    return a.keys() == b.keys() and all(len(a[index]) == len(b[index]) for index in a)
-
-
-def _pack(parts: list[Ends]) -> Ends:
-    """Several sets of ends as one, by (class, part)."""
-    return {2 * index + part: tasks for part, ends in enumerate(parts) for index, tasks in ends.items()}
-
-
-def _unpack(packed: Ends) -> list[Ends]:
-    """What :func:`_pack` has packed; parts without any class are left out at the end."""
-    parts: list[Ends] = [{} for _ in range(1 + max((key % 2 for key in packed), default=0))]
-    for key, tasks in packed.items():
-        parts[key % 2][key // 2] = tasks
-    return parts

@@ -34,6 +34,7 @@ Negotiation = Literal["none", "coordinator", "hier_coordinator"]
 ContextParallelism = Literal["ring", "ulysses", "all_gather", "spatial"]
 Store = Literal["cluster", "local", "memory_cache", "staged_nvme"]
 Compression = Annotated[str, Names("sim.wire.compressors:COMPRESSORS")]
+ActivationCompression = Annotated[str, Names("sim.wire.compressors:ACTIVATION_COMPRESSORS")]
 CompressionExchange = Literal["auto", "all_gather", "requantize"]
 CompressionEngine = Literal["device", "nic"]
 InNetwork = Annotated[str, Names("sim.wire.aggregators:AGGREGATORS", ("none",))]
@@ -209,6 +210,13 @@ class Strategy(Spec):
     )
     chunks: int = Field(1, ge=1, le=1000, description="chunks a hierarchical collective is pipelined in")
     compression: Compression = Field("none", description="wire format of gradients (D7)")
+    activation_compression: ActivationCompression = Field(
+        "none",
+        description=(
+            "wire format of activations and their gradients between tensor parallel ranks and pipeline stages"
+            " (D7); without error feedback"
+        ),
+    )
     compression_rank: int = Field(1, ge=1, description="rank of PowerSGD's factors")
     compression_ratio: float | None = Field(
         None,

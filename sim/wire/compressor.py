@@ -86,6 +86,8 @@ class Compressor(ABC):
         Whether a hop can decode, add and encode again.
     votes : bool
         Whether a switch or server can count the codes as they are.
+    activations : bool
+        Whether it also suits activations: no residuals, no choice that ranks agree on first.
     fitted : str
         Calibration parameter (``framework/default``) with the measured seconds of both ends' work per
         element and rank, if there is one.
@@ -103,6 +105,7 @@ class Compressor(ABC):
     served: bool = True
     recodes: bool = True
     votes: bool = False
+    activations: bool = False
     fitted: str = ""
 
     @property

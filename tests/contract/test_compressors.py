@@ -8,18 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sim.engine import play
 from sim.lowering import lower, make_plan
 from sim.lowering.exchange import encoding_seconds
+from sim.models.compression import work_seconds
 from sim.spec import Scenario, Strategy, Workload
 from sim.spec.names import names_of
-from sim.spec.strategy import CollectiveAlgorithm, Compression
+from sim.spec.strategy import ActivationCompression, CollectiveAlgorithm, Compression
 from sim.taxonomy import check, dimension, warnings
 from sim.taxonomy.collectives import facts_of
 from sim.wire.compressor import Compressor, Options
-from sim.wire.compressors import COMPRESSORS
+from sim.wire.compressors import ACTIVATION_COMPRESSORS, COMPRESSORS
 from sim.wire.tensors import Content, Tensor
 from tests.clusters import switched_host
-from tests.random_jobs import CLUSTERS, resolved
+from tests.random_jobs import CLUSTERS, DENSE, resolved
 from tests.scenarios import scenario, serving, serving_host, timed_layer, workload
 
 ALL = pytest.mark.parametrize("compressor", COMPRESSORS.values(), ids=COMPRESSORS)
@@ -51,6 +53,13 @@ def test_registry_strategy_and_taxonomy_agree() -> None:
     values = [value.settings.get("strategy.compression") for value in dimension("D7").values]
     assert sorted(filter(None, values)) == sorted(COMPRESSORS)
     assert all(name == each.name for name, each in COMPRESSORS.items())
+    coded = [value.settings.get("strategy.activation_compression") for value in dimension("D7").values]
+    assert (
+        ["none", *filter(None, coded)]
+        == list(ACTIVATION_COMPRESSORS)
+        == list(names_of(ActivationCompression))
+    )
+    assert not any(each.error_feedback for each in ACTIVATION_COMPRESSORS.values())
 
 
 @ALL
@@ -225,8 +234,6 @@ def test_local_sgd_encodes_its_average() -> None:
 
 @pytest.mark.parametrize("name", ["onebit", "topk", "powersgd"])
 def test_folded_equals_unfolded_on_a_fabric(name: str) -> None:
-    from sim.engine import play
-
     times = [
         play(lower(scenario(model(), CLUSTERS["oversubscribed"], compression=name, fold=fold))).step_time
         for fold in (True, False)
@@ -249,3 +256,54 @@ def test_fused_and_cut_tensors_keep_their_shapes(fields: dict[str, Any]) -> None
         for options in ({"bucket_size": 1e18}, fields)
     )
     assert cut == pytest.approx(whole, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ACTIVATION_COMPRESSORS)
+def test_activations_between_stages_are_encoded_sent_and_decoded(name: str) -> None:
+    """Two stages and one micro-batch: both ways, one after another, beside the layers' own times."""
+    elements, bandwidth = 1e7, 1e9
+    layers = [
+        timed_layer(i, 0.1, 0.2, input_elements=i * elements, output_elements=elements) for i in range(2)
+    ]
+    one = scenario(workload(layers), serving(serving_host(bandwidth), 2), pp=2, activation_compression=name)
+    plan, compressor = make_plan(one), ACTIVATION_COMPRESSORS[name]
+    content = Content(elements, (Tensor(elements),))
+    size = compressor.size(content, 4.0, Options())
+    assert wire_bytes(one) == pytest.approx(2 * size, rel=1e-12)
+    device = plan.device_of_rank(0)
+    works = compressor.encode(content, 4.0, Options()) + compressor.decode(content, 4.0, Options())
+    ends = work_seconds(works, device, plan.calibration)
+    assert (ends > 0) == (name != "none")
+    assert play(lower(one)).step_time == pytest.approx(0.6 + 2 * (ends + size / bandwidth), rel=1e-9)
+
+
+def test_decoding_waits_for_its_turn() -> None:
+    """GPipe: a stage decodes a micro-batch when it gets to it, and computes earlier ones meanwhile."""
+    layers = [timed_layer(i, 0.1, 0.2, input_elements=i * 1e6, output_elements=1e6) for i in range(2)]
+    where = serving(serving_host(1e12), 2)
+    times = [
+        play(
+            lower(
+                scenario(
+                    workload(layers, batch=8), where, pp=2, micro_batch_size=1, schedule=schedule,
+                    activation_compression=code,
+                )
+            )
+        ).step_time
+        for schedule in ("gpipe", "1f1b")
+        for code in ("none", "fp8")
+    ]  # fmt: skip
+    assert times[0] < times[1] < 1.01 * times[0]
+    assert times[2] < times[3] < 1.01 * times[2]
+
+
+def test_tensor_parallel_ranks_sum_codes() -> None:
+    """A quarter of the bytes and 4 for the scale, in every all-reduce and beside sequence parallelism."""
+    where = serving(serving_host(1e9), 2)
+    for sequence in (False, True):
+        plain, coded = (
+            wire_bytes(scenario(DENSE, where, tp=2, sequence_parallel=sequence, activation_compression=code))
+            for code in ("none", "fp8")
+        )
+        assert coded == pytest.approx(plain / 4, rel=1e-5)
+        assert plain > 0

@@ -13,6 +13,20 @@ REFUSED: list[Case] = [
         advice="Try fp16 or none.",
     ),
     Case(
+        "activation-compression",
+        {"activation_compression": "fp8"},
+        "activation_compression",
+        "be none while tp and pp are 1, because only tensor parallel ranks",
+        advice="Try none or strategy.tp=2.",
+    ),
+    Case(
+        "activation-sums",
+        {"activation_compression": "qsgd", "tp": 2},
+        "activation_compression",
+        "be a cast while tp is more than 1, because tensor parallel ranks sum",
+        advice="Try fp8 or none.",
+    ),
+    Case(
         "compression-server",
         {"compression": "coarse_chunk", "state": "ps_dedicated"},
         "compression",
@@ -109,6 +123,14 @@ REFUSED: list[Case] = [
 ]
 
 WARNED: list[Case] = [
+    Case("C2-8", {"activation_compression": "fp8", "tp": 2}, "activation_compression", "no error feedback"),
+    Case(
+        "C2-8",
+        {"activation_compression": "fp16", "tp": 2},
+        "activation_compression",
+        "fp16 saves nothing",
+        gpt(dtype="fp16"),
+    ),
     Case("compression-dtype", {"compression": "fp16"}, "compression", "saves nothing", gpt(dtype="fp16")),
     Case(
         "compression-dtype",

@@ -8,7 +8,7 @@ from sim.taxonomy.dimensions.value import setting as _setting
 from sim.taxonomy.schedules import SCHEDULES
 from sim.taxonomy.synchronizations import SYNCHRONIZATIONS
 from sim.wire.compressor import Compressor
-from sim.wire.compressors import COMPRESSORS
+from sim.wire.compressors import ACTIVATION_COMPRESSORS, COMPRESSORS
 
 
 def _compressor(each: Compressor) -> Value:
@@ -265,6 +265,16 @@ TRAINING: tuple[Dimension, ...] = (
             ),
             _setting(
                 "strategy.compression_exchange", "requantize", "each hop decodes, adds and encodes again"
+            ),
+            *(
+                _setting(
+                    "strategy.activation_compression",
+                    name,
+                    f"activations between tensor parallel ranks and pipeline stages: {each.description}",
+                    name=f"activations {name}",
+                )
+                for name, each in ACTIVATION_COMPRESSORS.items()
+                if name != "none"
             ),
             _setting("strategy.compression_engine", "nic", "network cards encode and decode at line rate"),
             _setting(

@@ -19,6 +19,7 @@ RULES = RuleSet()
 
 _PLAIN: Overrides = {"strategy.compression": "none"}
 _UNENCODED: tuple[Overrides, ...] = ({"strategy.compression": "fp16"}, _PLAIN)
+_PLAIN_ACTIVATIONS: Overrides = {"strategy.activation_compression": "none"}
 _AUTO_EXCHANGE: Overrides = {"strategy.compression_exchange": "auto"}
 _DEFAULTS: Overrides = {
     "strategy.compression_ratio": None,
@@ -300,3 +301,51 @@ def compression_has_gradients(c: Context) -> Finding | None:
     return Finding(
         "strategy.compression", "local SGD sends no gradients; compression applies to the averaged change"
     )
+
+
+@RULES.refuse(
+    "activation-compression",
+    "activation_compression tp pp",
+    "only tensor parallel ranks and pipeline stages exchange activations",
+)
+def activations_are_exchanged(c: Context) -> Finding | None:
+    """A wire format of activations that stay where they are."""
+    strategy = c.strategy
+    if strategy.activation_compression == "none" or strategy.tp > 1 or strategy.pp > 1:
+        return None
+    must = "be none while tp and pp are 1"
+    ways = (_PLAIN_ACTIVATIONS, {"strategy.tp": 2}, {"strategy.pp": 2})
+    return Finding(
+        "strategy.activation_compression", must, strategy.activation_compression, ways, explain=True
+    )
+
+
+@RULES.refuse(
+    "activation-sums", "activation_compression tp", "tensor parallel ranks sum activations on the way"
+)
+def activations_can_be_summed(c: Context) -> Finding | None:
+    """Codes that cannot be added, among tensor parallel ranks."""
+    strategy = c.strategy
+    if strategy.tp == 1 or COMPRESSORS[strategy.activation_compression].reducible:
+        return None
+    ways = ({"strategy.activation_compression": "fp8"}, _PLAIN_ACTIVATIONS, {"strategy.tp": 1})
+    must = "be a cast while tp is more than 1"
+    return Finding(
+        "strategy.activation_compression", must, strategy.activation_compression, ways, explain=True
+    )
+
+
+@RULES.warn(
+    "C2-8", "activation_compression", "no error feedback applies to activations, and convergence is unknown"
+)
+def activations_lose_precision(c: Context) -> Finding | None:
+    """Activations in fewer bits than they are computed in; or no fewer."""
+    name, element = c.strategy.activation_compression, max(2.0, DTYPE_BYTES[c.workload.dtype])
+    if name == "none":
+        return None
+    content = Content(1e6)
+    if COMPRESSORS[name].size(content, element, Options()) >= content.elements * element:
+        text = f"{name} saves nothing: {c.workload.dtype} activations are no wider"
+    else:
+        text = f"{name} on activations has no error feedback; whether training converges is not modelled"
+    return Finding("strategy.activation_compression", text)

@@ -16,6 +16,11 @@ COMPRESSORS: dict[str, Compressor] = {
     )
 }
 
+ACTIVATION_COMPRESSORS: dict[str, Compressor] = {
+    name: each for name, each in COMPRESSORS.items() if each.activations
+}
+"""Those that also suit activations between ranks of a replica."""
+
 
 def compressor_of(strategy: Strategy) -> Compressor:
     """The compressor of a strategy."""

@@ -21,6 +21,7 @@ class Cast(Compressor):
     value_bytes: float | None = None
     scaled: bool = False
     inline: bool = True
+    activations: bool = True
 
     def width(self, element_bytes: float) -> float:
         """Bytes of an element on the wire."""

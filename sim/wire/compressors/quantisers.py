@@ -118,6 +118,7 @@ COMPRESSORS = (
         source="Alistarh et al., NIPS 2017: 4 bits, buckets of 512",
         per="block",
         default=8,
+        activations=True,
     ),
     ThreeLc(
         name="3lc",
