@@ -46,7 +46,8 @@ def group_paths(
     if len(ranks) < 2:
         return (Path("ring", 0, 0, 0.0, 0.0, 0.0),)
     per_host, hosts, even = _span(network, ranks)
-    names = ["direct"] if operation in _DIRECT else ["ring"]
+    usual = "recursive_doubling" if operation == "barrier" else "ring"
+    names = ["direct"] if operation in _DIRECT else [usual]
     if operation == "all_reduce" and hosts > 1 and even:
         names.append("tree")
     if operation == "all_reduce" and in_switch and per_host > 2 and even:
@@ -116,6 +117,8 @@ def steps(operation: str, algorithm: str, per_host: int, hosts: int) -> tuple[in
         return 2 * (per_host - 1), 2 * depth
     if algorithm.startswith("nvls"):
         return 2, 2 * depth
+    if algorithm == "recursive_doubling":
+        return math.ceil(math.log2(per_host)), depth
     if algorithm == "collnet":  # one way through the switches, whatever their levels
         return 2 * min(1, per_host - 1), 1
     return (1, 0) if hosts == 1 else (0, 1)

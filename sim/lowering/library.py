@@ -89,7 +89,10 @@ class LibraryTimes:
         """Algorithm the library runs over a group of devices."""
         key = operation, ranks.tobytes(), size
         if key not in self._best:
-            found = self._variants(self._group(operation, ranks), size, len(ranks), self._hosts(ranks))
+            options = self._group(operation, ranks)
+            if len(options) == 1:
+                return options[0].algorithm
+            found = self._variants(options, size, len(ranks), self._hosts(ranks))
             self._best[key] = found.chosen()[0][0]
         return self._best[key]
 

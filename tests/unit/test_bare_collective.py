@@ -48,6 +48,15 @@ def test_auto_runs_collnet_where_switches_between_hosts_reduce(calibration: str)
     assert row(reducing, ranks=[0, 1, 8])["algorithm"] != "collnet"  # unevenly spread
 
 
+@pytest.mark.parametrize("calibration", ["collectives", "ideal"])
+def test_a_barrier_takes_rounds_and_no_bytes(calibration: str) -> None:
+    few, many = (
+        sim.collective("barrier", "dgx-a100", 0, num_hosts=n, calibration=calibration).rows[0] for n in (1, 8)
+    )
+    assert 0 < few["time_s"] < many["time_s"]
+    assert few["algorithm"] == "recursive_doubling"
+
+
 def test_a_training_step_uses_switches_that_reduce() -> None:
     """Gradients by `auto`, with and without the library model; groups inside a host stay rings."""
     plain = sim.cluster("a100-leaf-spine-2to1", num_hosts=8)

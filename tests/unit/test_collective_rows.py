@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from sim.catalog import default_catalog
 from sim.errors import InputError
+from sim.validate.collectives.load import load_table
+from sim.validate.collectives.predict import predict
 from sim.validate.collectives.rows import Row, library_of, read_rows
+from sim.validate.collectives.variants import stated_algorithm
 
 BASE = {
     "id": "X1",
@@ -170,3 +175,43 @@ def test_hosts_follow_from_the_usual_machine_where_a_network_is_named() -> None:
     assert found.case is not None
     assert found.case.cluster.size == 4
     assert "assumed 4 hosts" in found.message
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "expected"),
+    [
+        ("", 1, ""), ("NVLS", 1, "nvls"), ("Ring (NVLS off)", 1, "ring"), ("NVLSTree Simple", 1, "nvls_tree"),
+        ("CollnetDirect", 1, "collnet"), ("TREE/LL128", 1, "tree"), ("best", 1, ""),
+        ("RING LL <=1MiB; NVLS SIMPLE >=2MiB", 1 << 20, "ring"),
+        ("RING LL <=1MiB; NVLS SIMPLE >=2MiB", 1 << 21, "nvls"),
+        ("RING LL <=1MiB; NVLS SIMPLE >2 XiB", 1.5 * 2**20, "nvls"),
+    ],
+)  # fmt: skip
+def test_the_algorithm_that_a_row_states_is_the_one_predicted(text: str, size: float, expected: str) -> None:
+    assert stated_algorithm(text, size) == expected
+
+
+def test_a_stated_algorithm_is_predicted_even_where_another_is_faster() -> None:
+    one_host = {"gpus": 8, "nodes": 1, "message_bytes": 1 << 30}
+    rows = [row(algorithm=text, **one_host) for text in ("", "NVLS", "Ring (NVLS off)", "Tree")]
+    found = predict(rows, default_catalog().calibration("collectives"))
+    assert [name for name, _ in found.variant] == ["nvls", "nvls", "ring", "nvls"]  # no tree in one host
+    assert found.time[2] > found.time[1] == found.time[0] == found.time[3]
+    assert rows[1].case is not None
+    assert rows[1].case.shape != rows[2].case.shape  # type: ignore[union-attr]
+
+
+def test_any_operation_gets_a_prediction() -> None:
+    """Barriers have no bytes, and gloo has rings only."""
+    rows = [row(collective="barrier", message_bytes=0), row(library_version="gloo"), row(gpus="8 or so")]
+    assert rows[2].message == "number of GPUs makes no sense: 8 or so"
+    found = predict(rows[:2], default_catalog().calibration("collectives"))
+    assert [name for name, _ in found.variant] == ["recursive_doubling", "ring"]
+    assert (found.time > 1e-6).all()
+
+
+def test_a_row_with_too_many_cells_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "shifted.csv"
+    path.write_text("id,collective,message_bytes\n1,all_reduce,8,,\n2,all_reduce,8,9\n")
+    with pytest.raises(InputError, match=r"must have at most 3 cells in a row. Got 4. \(.*shifted.csv:3\)"):
+        load_table(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -60,12 +61,25 @@ def load_table(path: Path, given: Mapping[str, str] | None = None) -> pd.DataFra
 
 def _csv(path: Path, content: str, head: str) -> pd.DataFrame:
     separator = next((mark for mark in ",;\t" if mark in head), ",")
+    _require_cells(path, content, separator)
     text = dict.fromkeys(("id", "library_version"), str)
     try:
-        table = pd.read_csv(io.StringIO(content), sep=separator, dtype=text, skipinitialspace=True)
+        table = pd.read_csv(
+            io.StringIO(content), sep=separator, dtype=text, skipinitialspace=True, index_col=False
+        )
         return table.rename(columns=lambda name: str(name).strip())
     except (pd.errors.ParserError, ValueError) as error:
         raise InputError("FILE", "be a CSV table", str(error).strip(), where=str(path)) from error
+
+
+def _require_cells(path: Path, content: str, separator: str) -> None:
+    """Refuse a row with more cells than there are columns: its cells cannot be told apart."""
+    reader = csv.reader(io.StringIO(content), delimiter=separator, skipinitialspace=True)
+    width = len(next(reader, []))
+    for cells in reader:
+        if any(cell.strip() for cell in cells[width:]):
+            where = f"{path}:{reader.line_num}"
+            raise InputError("FILE", f"have at most {width} cells in a row", len(cells), where=where)
 
 
 def _log(path: Path, text: str) -> pd.DataFrame:

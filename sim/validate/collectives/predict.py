@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from sim.models.library import Path, Problem, parameters_of, variants
 from sim.models.residual import Points, interpolate
 from sim.spec.calibration import Calibration
 from sim.validate.collectives.rows import Case, Row, Setting
+from sim.validate.collectives.variants import among
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -32,14 +33,15 @@ _known_paths: dict[tuple[str, str, bool], tuple[Path, ...]] = {}
 
 
 def paths_of(case: Case) -> tuple[Path, ...]:
-    """Algorithms and loads of a case; cached."""
+    """Algorithms and loads of a case, cached; only the one that ran where that is known."""
     reduces = (
         case.setting.interior in ("nvlink4", "nvlink5") and "nvswitch" in case.cluster.host_types[0].name
     )
     key = (case.cluster.name, case.operation, reduces)  # the name says all that the paths depend on
     if key not in _known_paths:
         _known_paths[key] = collective_paths(case.cluster, case.operation, in_switch=reduces)
-    return _known_paths[key]
+    only = case.algorithm or ("ring" if case.setting.library == "gloo" else "")
+    return among(_known_paths[key], only)
 
 
 def problem_of(cases: Sequence[Case], sizes: Sequence[float]) -> Problem:
@@ -182,4 +184,4 @@ def error_width(calibration: Calibration, sizes: FloatArray) -> FloatArray:
 
 def spec_sheet_ring(case: Case, size_bytes: float) -> float:
     """The baseline: a ring (or direct exchange) at the datasheet speed of the slowest link, no latency."""
-    return size_bytes * paths_of(case)[0].ideal
+    return size_bytes * paths_of(replace(case, algorithm=""))[0].ideal

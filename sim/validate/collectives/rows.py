@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -31,6 +31,7 @@ from sim.validate.collectives.hardware import (
     find_device,
     find_network,
 )
+from sim.validate.collectives.variants import stated_algorithm
 
 # Words of collectives in tables and logs -> operation of sim.models.collectives.
 OPERATION_OF = {
@@ -78,11 +79,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Case:
-    """What is simulated: an operation on all devices of a cluster."""
+    """What is simulated: an operation on all devices of a cluster, by an algorithm if the row names one."""
 
     operation: str
     cluster: Cluster
     setting: Setting
+    algorithm: str = ""
 
     @property
     def num_ranks(self) -> int:
@@ -91,13 +93,14 @@ class Case:
 
     @property
     def shape(self) -> tuple[str, int, int]:
-        """Operation, ranks and hosts."""
-        return self.operation, self.num_ranks, self.cluster.size
+        """Operation (with the algorithm, if stated), ranks and hosts."""
+        operation = f"{self.operation}:{self.algorithm}" if self.algorithm else self.operation
+        return operation, self.num_ranks, self.cluster.size
 
     @cached_property
-    def key(self) -> tuple[str, str, Setting]:
+    def key(self) -> tuple[str, str, str, Setting]:
         """Identity; equal keys predict equal times for equal sizes."""
-        return self.operation, self.cluster.name, self.setting
+        return self.operation, self.algorithm, self.cluster.name, self.setting
 
 
 @dataclass(frozen=True)
@@ -143,11 +146,17 @@ def _row(number: int, record: Mapping[Hashable, Any]) -> Row:
     system = text.get("system") or "unnamed"
     try:
         if not 0 <= size < math.inf:
-            raise UnknownHardware("message size not stated")
+            raise UnknownHardware(_unusable("message size", text["message_bytes"]))
         case, message = _case(operation, text, _number(record.get("gpus")), _number(record.get("nodes")))
+        case = replace(case, algorithm=stated_algorithm(text.get("algorithm", ""), size))
     except UnknownHardware as reason:
         return Row(row_id, system, operation, size, time, None, str(reason))
     return Row(row_id, system, operation, size, time, case, message)
+
+
+def _unusable(what: str, cell: str) -> str:
+    """Why a cell gives no number."""
+    return f"{what} makes no sense: {cell}" if cell else f"{what} not stated"
 
 
 def _text(value: Any) -> str:
@@ -180,9 +189,9 @@ def _time(record: Mapping[Hashable, Any], operation: str, size: float) -> float:
 
 def _case(operation: str, text: Mapping[str, str], gpus: float, nodes: float) -> tuple[Case, str]:
     if operation not in OPERATION_OF.values():
-        raise UnknownHardware(f"collective not known: {operation}")
+        raise UnknownHardware(f"collective not known: {operation or 'none given'}")
     if not 1 <= gpus < math.inf or gpus != int(gpus):
-        raise UnknownHardware("number of GPUs not stated")
+        raise UnknownHardware(_unusable("number of GPUs", text.get("gpus", "")))
     if gpus > (_MOST_DIRECT if operation in _DIRECT else _MOST_GPUS):
         raise UnknownHardware("more GPUs than a collective is laid out over")
     hardware, intra, inter = (text.get(name, "") for name in ("hardware", "intra_link", "inter_network"))
