@@ -30,7 +30,7 @@ def request_families(plan: Plan) -> None:
         Halo.request_families(plan)
     if strategy.folds_experts:
         request_experts(plan)
-    if strategy.offload_optimizer:
+    if strategy.offload_optimizer or strategy.offload_activations:
         offload.request_families(plan)
     if strategy.pp > 1:
         ring = layout.groups("pp")

@@ -94,7 +94,7 @@ def _replicas_per_update(plan: Plan) -> int:
     if rule in ("partial_allreduce", "group_hybrid") or (
         rule in BARRIER_FREE and strategy.topology == "tree"
     ):
-        return strategy.group_size or 1
+        return (strategy.group_size or 1) ** (strategy.tree_levels if strategy.topology == "tree" else 1)
     return 1 if rule in BARRIER_FREE else replicas
 
 
@@ -105,7 +105,7 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
     counted = replicas
     if SYNCHRONIZATIONS[strategy.synchronization].drops:
         counted = SERVER_RULES[strategy.synchronization].required(replicas, strategy)
-    samples = counted * plan.micro_batches * plan.micro_batch_size * steps
+    samples = counted * plan.replica_samples * steps
     counts = np.bincount(plan.network.device_type[:ranks], minlength=len(cluster.device_types))
     devices = [
         (device, int(count)) for device, count in zip(cluster.device_types, counts, strict=True) if count
@@ -129,6 +129,7 @@ def _metadata(plan: Plan, steps: int) -> dict[str, object]:
         "bytes_per_update": plan.encoding.bytes_per_update,
         "workers": replicas,
         "workers_counted": counted,
+        "clients": plan.clients,
         "synchronization": strategy.synchronization,
         "gradients_per_update": _gradients_per_update(strategy),
         "replicas_per_update": _replicas_per_update(plan),

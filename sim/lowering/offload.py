@@ -13,7 +13,9 @@ from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.models.collectives import Phase
 from sim.models.compute import OPTIMIZER_TRAFFIC
-from sim.spec.workload import DTYPE_BYTES
+from sim.spec.workload import DTYPE_BYTES, OPTIMIZER_STATES
+
+FP32 = 4.0
 
 DIRECTIONS = {"offload": (0, 1), "reload": (1, 0)}
 """Sender and receiver within the pair of a device and its host's memory."""
@@ -32,6 +34,8 @@ def update(emitter: Emitter, stage: int, step: int, elements: float, after: Ends
     """Update ``elements`` parameters of each rank of a stage in the memory of its host."""
     plan, classes = emitter.plan, emitter.stage_classes[stage]
     size, seconds = elements * plan.element_bytes, processor_seconds(plan, elements)
+    if plan.strategy.offload_target == "nvme":  # states are read and written beside the update
+        seconds = max(seconds, disk_seconds(plan, elements))
     out: Ends = {index: list(tasks) for index, tasks in after.items()}
     for index in classes:
         row = emitter.device_row[index]
@@ -50,6 +54,21 @@ def _move(emitter: Emitter, name: str, index: int, size: float, after: list[Edge
     return emitter.transfer(
         name, group, size, f"optimizer.{name}", cause, after, participants=(index,), stream=name, step=step
     )
+
+
+def disk_seconds(plan: Plan, elements: float) -> float:
+    """Seconds to read and write the fp32 states of a rank's parameters on the disk of its host.
+
+    ZeRO-Infinity (Rajbhandari et al., SC 2021) pipelines both with the update; the ranks of a host share it.
+    """
+    hosts = plan.network.device_host[np.arange(plan.layout.num_ranks)]
+    bandwidth = min(
+        store.bandwidth
+        for store in (plan.cluster.host_of(int(host)).local_storage for host in np.unique(hosts))
+        if store is not None
+    )
+    states = FP32 * (1 + OPTIMIZER_STATES[plan.workload.optimizer])
+    return 2 * states * elements * int(np.bincount(hosts).max()) / bandwidth
 
 
 def processor_seconds(plan: Plan, elements: float) -> float:

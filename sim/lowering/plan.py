@@ -56,12 +56,20 @@ class Plan(Traffic):
     micro_batch_size: int
     num_servers: int
     server_endpoints: IntArray
+    clients: int = 0
     _spans: dict[bool, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def library(self) -> str:
         """Collective library of the cluster."""
         return self.cluster.library
+
+    @property
+    def replica_samples(self) -> int:
+        """Samples that the replicas of a group of ranks train on in a step."""
+        strategy = self.strategy
+        samples = self.micro_batches * self.micro_batch_size // strategy.token_slices
+        return samples * strategy.replicas_per_device
 
     @property
     def step_samples(self) -> float:
@@ -121,8 +129,8 @@ class Plan(Traffic):
 
     @cached_property
     def local_samples(self) -> float:
-        """Samples of a micro-batch that one rank computes: context parallel ranks share each of them."""
-        return self.micro_batch_size / self.strategy.cp
+        """Samples of a micro-batch, or slice of one, that a rank computes; cp ranks share each of them."""
+        return self.micro_batch_size / (self.strategy.cp * self.strategy.token_slices)
 
     @cached_property
     def server_shares(self) -> npt.NDArray[np.float64]:
@@ -144,7 +152,7 @@ class Plan(Traffic):
             self.workload,
             self.cluster,
             self.strategy,
-            samples=self.micro_batches * self.micro_batch_size,
+            samples=self.replica_samples,
             replicas=self.layout.degrees["dp"],
             hosts=self.used_hosts,
         )
@@ -262,7 +270,7 @@ class Plan(Traffic):
             [layer for chunk in chunks for layer in chunk],
             strategy=self.strategy,
             workload=self.workload,
-            micro_batch=self.micro_batch_size,
+            micro_batch=self.micro_batch_size / self.strategy.token_slices,
             dp=self.layout.degrees["dp"] * self.strategy.cp * len(self.partners(stage)),
             calibration=self.calibration,
             num_micro_batches=self.micro_batches,
@@ -394,7 +402,7 @@ class Plan(Traffic):
     @cached_property
     def speed_factors(self) -> npt.NDArray[np.float64]:
         """Compute time of every rank relative to its peers: slow ranks, times a speed of its own."""
-        given, count = self.scenario.perturbation, self.layout.num_ranks
+        given, count = self.scenario.perturbation, max(self.layout.num_ranks, self.clients)
         factors = np.ones(count)
         for rank, factor in given.slow_ranks.items():
             if rank < count:
@@ -403,6 +411,9 @@ class Plan(Traffic):
             variance = np.log1p(given.speed_spread**2)
             normal = seed_tree(self.scenario.seed, "speed").standard_normal(count)
             factors *= np.exp(np.sqrt(variance) * normal - variance / 2.0)
+        if count > self.layout.num_ranks:  # those that take part in this round
+            drawn = seed_tree(self.scenario.seed, "participants")
+            factors = factors[np.sort(drawn.choice(count, self.layout.num_ranks, replace=False))]
         return factors
 
     def layer_costs(self, device: Device) -> LayerCosts:
@@ -411,7 +422,7 @@ class Plan(Traffic):
             self.workload.layers,
             device=device,
             dtype=self.workload.dtype,
-            micro_batch=self.local_samples,
+            micro_batch=self.local_samples * self.strategy.replicas_per_device,
             tp=self.strategy.tp,
             sequence_parallel=self.strategy.sequence_parallel,
             ep=self.strategy.ep,
@@ -468,12 +479,14 @@ def make_plan(scenario: Scenario) -> Plan:
     """
     workload, cluster = scenario.workload, scenario.cluster
     strategy = resolve(scenario.strategy, workload, cluster)
+    micro_batches, clients = num_micro_batches(strategy, workload), strategy.dp or 1
+    if strategy.participation < 1:
+        strategy = strategy.model_copy(update={"dp": max(1, round(clients * strategy.participation))})
     layout = Layout.of(strategy)
-    unknown = [rank for rank in scenario.perturbation.slow_ranks if not 0 <= rank < layout.num_ranks]
+    known = max(layout.num_ranks, clients)
+    unknown = [rank for rank in scenario.perturbation.slow_ranks if not 0 <= rank < known]
     if unknown:
-        raise InputError(
-            "perturbation.slow_ranks", f"name ranks between 0 and {layout.num_ranks - 1}", unknown[0]
-        )
+        raise InputError("perturbation.slow_ranks", f"name ranks between 0 and {known - 1}", unknown[0])
     dedicated = strategy.has_server_hosts
     served = strategy.has_servers or strategy.serves_tables
     servers = (strategy.num_servers or 1) if served else 0
@@ -492,9 +505,10 @@ def make_plan(scenario: Scenario) -> Plan:
         step_latency=step_latency(scenario.calibration, cluster.library),
         reduction_rate=reduction_rate(cluster, scenario.calibration),
         chunks=[],
-        micro_batches=num_micro_batches(strategy, workload),
+        micro_batches=micro_batches * strategy.token_slices,
         micro_batch_size=micro_batch_size,
         num_servers=servers,
+        clients=clients if strategy.participation < 1 else 0,
         server_endpoints=_server_endpoints(network, layout, strategy, servers),
     )
     if parts == 1:

@@ -19,6 +19,7 @@ from sim.lowering.context import context_lowering, is_split
 from sim.lowering.emitter import Emitter
 from sim.lowering.ends import pack, same_shape, unpack
 from sim.lowering.halo import Halo
+from sim.lowering.parked import ParkedActivations
 from sim.lowering.state.base import StateLowering
 from sim.models.schedules import Action, Kind, Slot
 from sim.spec.layer import Gemm, Layer
@@ -86,6 +87,7 @@ class StepLowering:
         context = context_lowering(self.strategy)
         self.context = context(emitter) if context else None
         self.halo = Halo(emitter) if self.strategy.is_spatial else None
+        self.parked = ParkedActivations(emitter) if self.strategy.offload_activations else None
         self.attends = [context is not None and is_split(layer) for layer in self.layers]
         self.shared_input = [_shared_input(layer) for layer in self.layers]
         # Steps by which each forward is ahead of its period, by (model chunk, micro-batch).
@@ -219,7 +221,7 @@ class StepLowering:
             self.state.repeats(action.kind, stage, place, action.micro_batch)
             for action, place in zip(slot, virtual, strict=True)
         )
-        if not alike:
+        if not alike or self.parked:
             return self._emitted(stage, slot, entries)
         key = (*(action.kind for action in slot), *virtual, stage, self.step)
         known, entry = self.blocks.get(key), pack(entries)
@@ -282,6 +284,8 @@ class StepLowering:
         for index in self.plan.chunks[virtual]:
             ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=False)
             ends = yield from self._layer_forward(stage, virtual, index, m, ends, Cause.FORWARD)
+            if self.parked:
+                self.parked.leave(stage, index, m, self.step, ends)
             yield
         return [ends]
 
@@ -329,6 +333,8 @@ class StepLowering:
                         ends = yield from self._layer_forward(stage, virtual, index, m, ends, Cause.RECOMPUTE)
             for index in reversed(block):
                 ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=True)
+                if self.parked:
+                    ends = self.parked.come_back(stage, index, m, self.step, ends)
                 ends, weights = yield from self._layer_backward(stage, index, m, ends, weights, split=split)
                 if not split:
                     self.state.after_backward(stage, virtual, index, self.step, m, weights)

@@ -172,9 +172,13 @@ def stage_memory(
     for name, size in _states(experts, strategy, workload, expert_dp, gradient_copy).items():
         states[name] += size
     result = dict.fromkeys(COMPONENTS, 0.0)
+    if strategy.backward_shard_ranks is not None and strategy.state == "zero3":  # the second copy (hpZ)
+        states["weights"] += shared * _weight_bytes(workload) / strategy.backward_shard_ranks
     result.update(states)
     result["weights"] *= weight_versions
     result["activations"] = _activations(layers, strategy, workload, micro_batch, held)
+    for name in ("weights", "gradients", "optimizer", "activations"):
+        result[name] *= strategy.replicas_per_device
     if last:
         result["logits"] = _logits(layers, strategy, workload, micro_batch)
     result["buffers"] = _buffers(
@@ -262,6 +266,8 @@ def _activations(
         elements = stored_elements(layer, strategy, recompute=recompute)
         return elements - _narrow_elements(layer, strategy, workload)
 
+    if strategy.offload_activations:  # those of the layer at hand, and of the one that comes or goes
+        return 2 * per_element * max((stored(layer, "none") for layer in layers), default=0.0)
     if strategy.recompute != "full":
         return per_element * held * sum(stored(layer, strategy.recompute) for layer in layers)
     kept, _ = activation_elements(layers, strategy)

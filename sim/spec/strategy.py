@@ -108,6 +108,12 @@ class Strategy(Spec):
     sequence_parallel: bool = Field(
         False, description="Megatron sequence parallelism: all-reduce becomes reduce-scatter + all-gather"
     )
+    token_slices: int = Field(
+        1,
+        ge=1,
+        le=4096,
+        description="parts of every sequence that follow each other through the stages of gpipe (TeraPipe)",
+    )
     recompute: Recompute = Field("none", description="activation recomputation (D13)")
     state: StatePlacement = Field("replicated", description="where optimiser state and parameters live (D2)")
     sufficient_factors: SufficientFactors = Field(
@@ -124,6 +130,9 @@ class Strategy(Spec):
             "instead of gradients: never, where that is fewer bytes than an all-reduce, or always (D4)"
         ),
     )
+    replicas_per_device: int = Field(
+        1, ge=1, le=64, description="model replicas that train beside each other on a device (Crossbow, D1)"
+    )
     sparse_embeddings: SparseEmbeddings = Field(
         "never",
         description=(
@@ -134,11 +143,25 @@ class Strategy(Spec):
     offload_optimizer: bool = Field(
         False, description="optimiser state in host memory, updated by the host's processors (D13)"
     )
+    offload_target: Literal["host", "nvme"] = Field(
+        "host", description="where offloaded optimiser state lives: host memory, or the hosts' disks (D13)"
+    )
+    offload_activations: bool = Field(
+        False, description="activations go to host memory after forward and come back before backward (D13)"
+    )
     shard_ranks: int | None = Field(
         None, ge=1, description="ranks that share one copy of sharded state; all dp x cp if absent (D2)"
     )
     reshard_after_forward: bool = Field(
         True, description="ZeRO-3: free gathered parameters after forward and gather them again for backward"
+    )
+    gather_bits: Literal[4, 8] | None = Field(
+        None, description="ZeRO-3: bits per parameter of gathers, quantised (ZeRO++ qwZ); all if absent"
+    )
+    backward_shard_ranks: int | None = Field(
+        None,
+        ge=1,
+        description="ZeRO-3: neighbours that share a second copy, gathered for the backward (ZeRO++ hpZ)",
     )
     num_servers: int | None = Field(
         None,
@@ -178,11 +201,26 @@ class Strategy(Spec):
         False,
         description="asynchronous servers keep the model a worker pulled and correct its gradient (DC-ASGD)",
     )
+    moving_rate: Fraction | None = Field(
+        None, description="elastic averaging: how far models and centre move (alpha); no effect on time"
+    )
+    participation: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="local SGD on servers: share of the clients (replicas) that a round takes, drawn by seed",
+    )
     topology: LogicalTopology = Field(
         "auto", description="who talks to whom (D5); auto: as the state implies"
     )
     graph: PeerGraph = Field("fixed", description="peers of topology `graph`: neighbours, drawn, or 2^k away")
     graph_degree: int = Field(2, ge=1, description="peers that a replica sends to in an exchange")
+    graph_draws: int = Field(
+        16, ge=1, le=1000, description="exchanges that are drawn before a random graph repeats itself"
+    )
+    tree_levels: int = Field(
+        1, ge=1, le=16, description="topology tree: levels of aggregators, each of group_size below it"
+    )
     push_probability: float = Field(
         1.0, gt=0, le=1, description="chance that a replica of a random graph starts an exchange in a step"
     )

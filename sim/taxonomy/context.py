@@ -37,6 +37,8 @@ class WorkloadFacts:
         Rows of the smallest output of a convolution, if there is one.
     has_sparse_tables : bool
         Whether it looks up embedding tables that no output layer shares.
+    is_causal : bool
+        Whether it attends, and to earlier tokens only.
     has_attention, has_tensor_split, has_selective : bool
         Whether any layer has an attention core, is divided by tensor parallelism, or stores
         activations that selective recomputation drops.
@@ -51,6 +53,7 @@ class WorkloadFacts:
     has_fully_connected: bool
     has_sparse_tables: bool
     image_rows: int | None
+    is_causal: bool
     has_attention: bool
     has_tensor_split: bool
     has_selective: bool
@@ -61,12 +64,13 @@ class WorkloadFacts:
     def of(cls, workload: Workload) -> WorkloadFacts:
         """Collect the facts of a workload."""
         widths: set[int] = set()
-        attention = False
+        attention, causal = False, True
         for layer in workload.layers:
             for op in layer.ops:
                 if isinstance(op, Gemm) and op.split in ("column", "row"):
                     widths.add(int(op.n if op.split == "column" else op.k))
                 attention = attention or isinstance(op, Attention)
+                causal = causal and (op.causal if isinstance(op, Attention) else True)
         return cls(
             num_blocks=workload.num_blocks,
             num_layers=len(workload.layers),
@@ -84,6 +88,7 @@ class WorkloadFacts:
                 ),
                 default=None,
             ),
+            is_causal=attention and causal,
             has_attention=attention,
             has_tensor_split=any(layer.tensor_parameters > 0 for layer in workload.layers),
             has_selective=any(layer.stored_selective_elements > 0 for layer in workload.layers),
@@ -287,9 +292,10 @@ class Context:
         workload = self.workload
         if workload.batch_per_device is not None:
             return workload.batch_per_device
-        if workload.global_batch_size is None or self.dp is None or workload.global_batch_size % self.dp:
+        if workload.global_batch_size is None or self.dp is None:
             return None
-        return workload.global_batch_size // self.dp
+        replicas = self.dp * self.strategy.replicas_per_device
+        return None if workload.global_batch_size % replicas else workload.global_batch_size // replicas
 
     @cached_property
     def num_micro_batches(self) -> int | None:

@@ -195,11 +195,12 @@ def replica_batch(strategy: Strategy, workload: Workload) -> int:
         raise InputError(
             "strategy.dp", "be known to divide the global batch", hint="Resolve the strategy first."
         )
-    if workload.global_batch_size % strategy.dp:
+    replicas = strategy.dp * strategy.replicas_per_device
+    if workload.global_batch_size % replicas:
         raise InputError(
-            "workload.global_batch_size", f"be a multiple of dp ({strategy.dp})", workload.global_batch_size
+            "workload.global_batch_size", f"be a multiple of dp ({replicas})", workload.global_batch_size
         )
-    return workload.global_batch_size // strategy.dp
+    return workload.global_batch_size // replicas
 
 
 def gradient_grid(strategy: Strategy, workload: Workload, cluster: Cluster) -> tuple[int, ...] | None:

@@ -6,6 +6,20 @@ from tests.rule_cases.case import Case, cnn
 
 REFUSED: list[Case] = [
     Case(
+        "token-slices",
+        {"token_slices": 4},
+        "token_slices",
+        "be 1 unless pp is above 1, cp is 1 and the schedule gpipe",
+        advice="Try 1.",
+    ),
+    Case(
+        "token-slices",
+        {"token_slices": 3, "pp": 2, "schedule": "gpipe", "micro_batch_size": 1},
+        "token_slices",
+        "divide sequence_length (2048). Got 3.",
+        advice="Try 2 or 4.",
+    ),
+    Case(
         "stage-blocks",
         {"stage_blocks": (5, 6), "pp": 2},
         "stage_blocks",

@@ -2,9 +2,51 @@
 
 from __future__ import annotations
 
-from tests.rule_cases.case import HOST, Case, cluster, cnn, moe
+from sim.spec.host import Storage
+from tests.rule_cases.case import HOST, RACK, Case, cluster, cnn, moe
 
 REFUSED: list[Case] = [
+    Case(
+        "second-shard",
+        {"state": "zero3", "backward_shard_ranks": 5},
+        "backward_shard_ranks",
+        "divide 32 ranks that share state. Got 5.",
+        advice="Try 4 or 8.",
+    ),
+    Case(
+        "offload-disks",
+        {"offload_optimizer": True, "offload_target": "nvme"},
+        "offload_target",
+        "be host where hosts have no local_storage",
+        advice="Try host.",
+    ),
+    Case(
+        "offload-activations",
+        {"offload_activations": True, "recompute": "full"},
+        "offload_activations",
+        "be false unless pp is 1 and nothing is recomputed",
+        advice="Try false or strategy.recompute=none.",
+    ),
+    Case(
+        "replicas-per-device",
+        {"replicas_per_device": 2, "state": "zero1", "dp": 16},
+        "replicas_per_device",
+        "be 1 unless whole replicated models",
+        cnn(),
+        advice="Try 1.",
+    ),
+    *(
+        Case(f"{field.replace('_', '-')}-owner", {field: value}, field, text)
+        for field, value, text in (
+            ("graph_draws", 8, "be 16 unless topology is graph and graph random. Got 8."),
+            ("tree_levels", 2, "be 1 unless topology is tree"),
+            ("moving_rate", 0.1, "be absent unless update is elastic_average"),
+            ("participation", 0.5, "be 1.0 unless synchronization is local on servers"),
+            ("offload_target", "nvme", "be host unless offload_optimizer is true"),
+            ("gather_bits", 8, "be absent unless state is zero3"),
+            ("backward_shard_ranks", 4, "be absent unless state is zero3"),
+        )
+    ),
     Case(
         "sparse-replicas",
         {"sparse_embeddings": "servers", "state": "zero1"},
@@ -123,6 +165,19 @@ REFUSED: list[Case] = [
 ]
 
 WARNED: list[Case] = [
+    Case(
+        "C2-35",
+        {"checkpoint_every": 100, "state": "ps_dedicated", "synchronization": "asp"},
+        "checkpoint_every",
+        "the servers' parameters and optimiser state are saved",
+        cluster=RACK.model_copy(update={"storage": Storage(kind="shared_fs", bandwidth=1e9)}),
+    ),
+    Case(
+        "moving-rate",
+        {"moving_rate": 0.5, "update": "elastic_average", "state": "ps_dedicated", "synchronization": "asp"},
+        "moving_rate",
+        "0.5 times 32 workers is above 1: the centre overshoots",
+    ),
     Case(
         "sparse-tables",
         {"sparse_embeddings": "gather"},

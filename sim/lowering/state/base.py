@@ -388,7 +388,8 @@ class StateLowering(ABC):
         return self.emitter.compute(classes, seconds, name, Cause.OTHER, after, step=step)
 
     def mix(self, stage: int, traffic: float, step: int, after: Ends, name: str = "mix") -> Ends:
-        """Work received models into the own one: ``traffic`` elements read or written."""
+        """Work received models into the own ones: ``traffic`` elements read or written of each."""
+        traffic *= self.strategy.replicas_per_device
         classes, seconds = self.emitter.stage_classes[stage], {}
         for index in classes:
             device = self.plan.device_of_rank(int(self.plan.classes.representatives[index]))
@@ -401,7 +402,8 @@ class StateLowering(ABC):
         return self.overhead(stage, step, self.apply(stage, step, elements, after))
 
     def apply(self, stage: int, step: int, elements: float, after: Ends) -> Ends:
-        """The optimiser's own work on ``elements`` parameters."""
+        """The optimiser's own work on ``elements`` parameters of every replica on the device."""
+        elements *= self.strategy.replicas_per_device
         if self.strategy.offload_optimizer:
             return offload.update(self.emitter, stage, step, elements, after)
         classes = self.emitter.stage_classes[stage]

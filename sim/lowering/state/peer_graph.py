@@ -11,9 +11,6 @@ from sim.lowering.plan import IntArray
 from sim.rng import seed_tree
 from sim.spec.strategy import Strategy
 
-RANDOM_EXCHANGES = 16
-"""Exchanges that are drawn before a random graph repeats itself: an iteration of the engine has as many."""
-
 Targets = IntArray
 """Peers of every node in one exchange, shape (nodes, peers); -1 where a node sends nothing."""
 
@@ -92,7 +89,7 @@ def exchanges(strategy: Strategy, nodes: int, seed: int) -> list[Targets]:
     else:
         draw = lambda generator: anybody(nodes, strategy.graph_degree, generator)  # noqa: E731
     found = []
-    for number in range(RANDOM_EXCHANGES):
+    for number in range(strategy.graph_draws):
         generator = seed_tree(seed, "peers", number)
         targets = draw(generator)
         if strategy.push_probability < 1:

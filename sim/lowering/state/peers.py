@@ -26,6 +26,7 @@ from sim.graph.builder import Edge, Ends
 from sim.graph.execution import Cause, Discipline
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
+from sim.lowering.exchange import decoding_seconds
 from sim.lowering.plan import IntArray, Plan
 from sim.lowering.state.base import StateLowering
 from sim.lowering.state.peer_graph import Targets, exchanges
@@ -33,6 +34,7 @@ from sim.models.collectives import plan as collective_plan
 from sim.models.phase import Phase
 from sim.spec.strategy import Strategy
 from sim.taxonomy.synchronizations import BARRIER_FREE
+from sim.wire.compressors.casts import Cast
 
 
 def node_groups(plan: Plan) -> IntArray:
@@ -75,6 +77,8 @@ class PeerState(StateLowering):
         self.starting: list[tuple[int, int, int]] = []  # stage, class, first task of iteration
         self.reduced: dict[tuple[int, int], Ends] = defaultdict(dict)
         self.received: dict[tuple[int, int], int] = {}  # peers that send to a class in an exchange
+        self.casts = isinstance(self.plan.encoding.compressor, Cast)
+        self.coded: dict[tuple[int, int], list[Bucket]] = defaultdict(list)
         self.nodes = node_groups(self.plan)
         self.grouped = self.nodes.shape[2] > 1
 
@@ -140,17 +144,39 @@ class PeerState(StateLowering):
             if bucket.last_layer != layer:
                 continue
             if self.grouped:
-                self._reduce_inside(stage, bucket, step, ends)
-            elif not self.models and self._exchange_of(step) >= 0:
-                self._send(stage, self._exchange_of(step), bucket.elements * self.gradient_bytes, ends, step)
+                ends = self._reduce_inside(stage, bucket, step, ends)
+            if not self.models and self._exchange_of(step) >= 0:
+                self._send_gradients(stage, bucket, self._exchange_of(step), ends, step)
 
-    def _reduce_inside(self, stage: int, bucket: Bucket, step: int, ends: Ends) -> None:
+    def _send_gradients(self, stage: int, bucket: Bucket, exchange: int, ends: Ends, step: int) -> None:
+        """Encode a bucket, unless that is a cast, and send it to all peers."""
+        size = bucket.elements * self.gradient_bytes
+        if not self.casts:
+            ends = self.encode(stage, bucket, step, ends, f"bucket{bucket.index}")
+            size = sum(message.size for message in self.plan.encoding.messages(bucket))
+            self.coded[stage, exchange].append(bucket)
+        self._send(stage, exchange, size, ends, step)
+
+    def _decoded(self, stage: int, exchange: int, step: int, ends: Ends) -> Ends:
+        """Decode what all peers have sent of each bucket, and add it up."""
+        for bucket in self.coded.pop((stage, exchange), ()):
+            pieces = max((self.received.get((exchange, index), 0) for index in ends), default=0)
+            share = pieces / self.strategy.fragments
+            seconds = {
+                index: decoding_seconds(self.plan, bucket, device) * share
+                for index, device in self.devices(stage).items()
+            }
+            ends = self.codec(seconds, f"bucket{bucket.index}.decode", step, ends)
+        return ends
+
+    def _reduce_inside(self, stage: int, bucket: Bucket, step: int, ends: Ends) -> Ends:
         done = self.emitter.collective(
             "group_all_reduce", self.emitter.stage_classes[stage], bucket.elements * self.gradient_bytes,
             f"bucket{bucket.index}.all_reduce", Cause.GRADIENT_COMM, ends, stream="group", step=step,
         )  # fmt: skip
         for index, tasks in done.items():
             self.reduced[stage, step].setdefault(index, []).extend(tasks)
+        return done
 
     # -- one step ---------------------------------------------------------------------------------------
 
@@ -179,6 +205,7 @@ class PeerState(StateLowering):
             if exchange >= 0 and (beside or not self.models)
             else ready
         )
+        arrived = self._decoded(stage, exchange, step, arrived)
         updated = self.optimizer(stage, step, self.stage_elements(stage), arrived)
         if exchange >= 0 and self.models and not beside:
             self._send(stage, exchange, self._model_bytes(stage), updated, step)

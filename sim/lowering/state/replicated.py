@@ -63,10 +63,19 @@ class ReplicatedState(StateLowering):
 
     def exchange_bucket(self, stage: int, bucket: Bucket, step: int, after: Ends, name: str) -> Ends:
         """Encode one bucket and sum it among the data-parallel ranks of a stage."""
+        after = self.sum_on_device(stage, bucket.elements, step, after, name)
         return self.exchange_parts(
             stage, bucket, self.exchange_of(self.plan), name, after, stream="dp", step=step,
             priority=priority(self.plan, bucket),
         )  # fmt: skip
+
+    def sum_on_device(self, stage: int, elements: float, step: int, after: Ends, name: str) -> Ends:
+        """Add up what the replicas that share a device have to say: read all, write the sum."""
+        replicas = self.strategy.replicas_per_device
+        if replicas == 1:
+            return after
+        share = (replicas + 1) / replicas  # ``mix`` counts every replica
+        return self.mix(stage, share * elements, step, after, f"{name}.on_device")
 
     def decode_bucket(self, stage: int, bucket: Bucket, step: int, after: Ends, name: str) -> Ends:
         """Decode what the exchange of a bucket brought."""

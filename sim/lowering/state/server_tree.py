@@ -24,43 +24,58 @@ def replica_groups(plan: Plan) -> IntArray:
     return plan.layout.groups("cp", "dp").reshape(-1, group_ranks(plan))
 
 
+def tree_of_groups(plan: Plan) -> list[IntArray]:
+    """Groups of every level of aggregators, lowest first: above the first, leaders of groups form groups."""
+    levels = [replica_groups(plan)]
+    for _ in range(plan.strategy.tree_levels - 1):
+        leaders = levels[-1][:, 0]
+        levels.append(leaders.reshape(-1, plan.strategy.group_size or 1))
+    return levels
+
+
+def _suffix(level: int) -> str:
+    return str(level) if level else ""
+
+
 def group_ranks(plan: Plan) -> int:
     """Ranks of a group that hold the same part of the model."""
     return (plan.strategy.group_size or 1) * plan.strategy.cp
 
 
 class ServerTreeState(ParameterServerState):
-    """A tree of two levels: a binomial reduction and broadcast in each group, then the servers.
+    """A tree: a binomial reduction and broadcast in each group, level by level, then the servers.
 
-    The first rank of a group is its aggregator. The servers see one gradient per group, to which the
-    synchronisation rule applies.
+    The first rank of a group is its aggregator, and a member of a group of the next level. The servers see
+    one gradient per group of the highest level, to which the synchronisation rule applies.
     """
 
     @override
     @classmethod
     def request_families(cls, plan: Plan) -> None:
         super().request_families(plan)
-        groups = replica_groups(plan)
-        if groups.shape[1] > 1:
-            for operation in ("reduce", "broadcast"):
-                plan.request(
-                    f"group_{operation}", groups, collective_plan(operation, "tree", groups.shape[1])
-                )
+        for level, groups in enumerate(tree_of_groups(plan)):
+            for operation in ("reduce", "broadcast") if groups.shape[1] > 1 else ():
+                phases = collective_plan(operation, "tree", groups.shape[1])
+                plan.request(f"group_{operation}{_suffix(level)}", groups, phases)
 
     @override
     @classmethod
     def senders(cls, plan: Plan) -> IntArray:
-        return np.sort(replica_groups(plan)[:, 0])
+        return np.sort(tree_of_groups(plan)[-1][:, 0])
 
     @override
     def senders_per_shard(self) -> int:
-        return super().senders_per_shard() // group_ranks(self.plan)
+        above = (self.strategy.group_size or 1) ** (self.strategy.tree_levels - 1)
+        return super().senders_per_shard() // (group_ranks(self.plan) * above)
 
     @cached_property
     def _sender_of(self) -> dict[int, int]:
-        groups, classes = replica_groups(self.plan), self.plan.classes
-        leader = np.zeros(self.plan.layout.num_ranks, np.int64)
-        leader[groups.ravel()] = np.repeat(groups[:, 0], groups.shape[1])
+        classes = self.plan.classes
+        leader = np.arange(self.plan.layout.num_ranks)
+        for groups in tree_of_groups(self.plan):
+            above = np.arange(len(leader))
+            above[groups.ravel()] = np.repeat(groups[:, 0], groups.shape[1])
+            leader = above[leader]
         return {
             index: int(classes.endpoint_class[leader[int(classes.representatives[index])]])
             for stage in self.emitter.stage_classes
@@ -76,10 +91,13 @@ class ServerTreeState(ParameterServerState):
         self, stage: int, size: float, name: str, ends: Ends, updated: int, latency: float
     ) -> dict[int, int]:
         classes = self.emitter.stage_classes[stage]
-        reduced = self.emitter.collective(
-            "group_reduce", classes, size, f"{name}.reduce", Cause.GRADIENT_COMM, ends, stream="group",
-            extra_latency=latency,
-        )  # fmt: skip
+        reduced = ends
+        for level in range(self.strategy.tree_levels):
+            reduced = self.emitter.collective(
+                f"group_reduce{_suffix(level)}", classes, size, f"{name}.reduce{_suffix(level)}",
+                Cause.GRADIENT_COMM, reduced, stream=f"group{_suffix(level)}",
+                extra_latency=0.0 if level else latency,
+            )  # fmt: skip
         return {
             index: self._transfer("push", index, size, name, reduced[index], updated=updated)
             for index in classes
@@ -96,8 +114,11 @@ class ServerTreeState(ParameterServerState):
                 task = self._transfer("pull", index, size, name, after.get(index, []), snapshot=snapshot)
                 self.requests[index, virtual, bucket.index] = task
                 pulled[index] = [task]
-        spread = self.emitter.collective(
-            "group_broadcast", classes, size, f"{name}.broadcast", Cause.PARAMETER_COMM, pulled, stream="pull"
-        )
+        spread = pulled
+        for level in reversed(range(self.strategy.tree_levels)):
+            spread = self.emitter.collective(
+                f"group_broadcast{_suffix(level)}", classes, size, f"{name}.broadcast{_suffix(level)}",
+                Cause.PARAMETER_COMM, spread, stream=f"pull{_suffix(level)}",
+            )  # fmt: skip
         for index in classes:
             self.pulls[index, virtual, bucket.index] = spread[index][-1]

@@ -200,6 +200,10 @@ class FullyShardedState(StateLowering):
         ]
         cls.request_parts(plan, scatter_exchange(plan), [bucket for bucket in buckets if bucket.elements])
         request_gathers(plan)
+        size = plan.strategy.backward_shard_ranks
+        if size is not None:
+            groups = plan.shard_groups().reshape(-1, size)
+            plan.request_collective("second_all_gather", groups, "all_gather", shard_algorithm(plan))
 
     @override
     def repeats(self, kind: str, stage: int, virtual: int, micro_batch: int) -> bool:
@@ -226,7 +230,8 @@ class FullyShardedState(StateLowering):
         after = history[wanted] if wanted >= 0 else {}
         if wanted <= 0:  # nothing else keeps it from running before the last iteration's update
             after = {c: [*after.get(c, []), self._gate(stage, c)] for c in self.emitter.stage_classes[stage]}
-        gathered = self._gather(stage, unit, after, micro_batch, step)
+        second = backward and self.strategy.backward_shard_ranks is not None
+        gathered = self._gather(stage, unit, after, micro_batch, step, second=second)
         return {c: [*ends.get(c, []), *gathered.get(c, [])] for c in self.emitter.stage_classes[stage]}
 
     def _gate(self, stage: int, index: int) -> int:
@@ -237,18 +242,30 @@ class FullyShardedState(StateLowering):
             self.gates[stage][index] = found
         return found
 
-    def _gather(self, stage: int, unit: list[int], after: Ends, micro_batch: int, step: int) -> Ends:
-        """Gather a unit's parameters; experts among their own holders."""
+    def _gather(
+        self, stage: int, unit: list[int], after: Ends, micro_batch: int, step: int, *, second: bool
+    ) -> Ends:
+        """Gather a unit's parameters: experts among their holders, those of the ``second`` copy nearby.
+
+        With ``gather_bits`` they travel quantised: a shard is encoded, the whole unit decoded (ZeRO++, Wang
+        et al. 2023, section 3).
+        """
         done: Ends = {}
+        bits = self.strategy.gather_bits
+        width = self.plan.element_bytes if bits is None or second else bits / 8
         for bucket in self._buckets(unit):
+            family = exchange_family("all_gather", shard_algorithm(self.plan), bucket.expert)
             ends = self.emitter.collective(
-                exchange_family("all_gather", shard_algorithm(self.plan), bucket.expert),
-                self.emitter.stage_classes[stage], bucket.elements * self.plan.element_bytes,
+                "second_all_gather" if second else family,
+                self.emitter.stage_classes[stage], bucket.elements * width,
                 f"{self.layers[unit[0]].name}.all_gather", Cause.PARAMETER_COMM, after, stream="dp_gather",
                 chunks=self.strategy.chunks, micro_batch=micro_batch, step=step,
             )  # fmt: skip
             name = f"{self.layers[unit[0]].name}.unpack"
             ends = self.copy_bucket(stage, bucket.elements, step, ends, name, "gather")
+            if width < self.plan.element_bytes:
+                passes = (1 + 1 / self.plan.shard_size()) * (1 + width / self.plan.element_bytes)
+                ends = self.mix(stage, passes * bucket.elements, step, ends, f"{name}.decode")
             for index, tasks in ends.items():
                 done.setdefault(index, []).extend(tasks)
         return done

@@ -69,7 +69,8 @@ DATA: tuple[Dimension, ...] = (
             Value(
                 "clients(fraction)",
                 "edge clients around a server, of which some take part in a round",
-                fields=("cluster.num_hosts",),
+                {"strategy.synchronization": "local", "strategy.state": "ps_dedicated"},
+                ("strategy.participation",),
             ),
         ),
         f"{_SURVEYS}; Hsieh et al., Gaia, NSDI 2017; McMahan et al., AISTATS 2017",

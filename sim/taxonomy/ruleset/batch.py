@@ -36,6 +36,8 @@ def batch_is_stated_once(c: Context) -> Finding | None:
 def batch_divides_into_micro_batches(c: Context) -> Finding | None:
     """The global batch divides by dp x micro_batch_size."""
     total, size, dp = c.workload.global_batch_size, c.strategy.micro_batch_size, c.dp
+    if dp is not None:
+        dp *= c.strategy.replicas_per_device
     if total is not None and dp is not None and total % dp:
         unit = dp * (size or 1)
         below, above = total // unit * unit, (total // unit + 1) * unit

@@ -201,7 +201,10 @@ def peers_exchange_numbers(c: Context) -> Finding | None:
     of_models = c.uses_servers and strategy.update_semantics != "gradient_sum"
     of_copies = c.is_sharded and strategy.shard_ranks is not None
     partial = strategy.synchronization == "partial_allreduce"
-    if not (in_groups or of_models or partial or strategy.has_peers or of_copies or strategy.exchange_bits):
+    # Everybody decodes what each of the others says.
+    mesh = strategy.topology == "full_mesh" and compressor_of(strategy).served
+    peers = strategy.has_peers and not mesh
+    if not (in_groups or of_models or partial or peers or of_copies or strategy.exchange_bits):
         return None
     must = "be a cast unless gradients are summed over all workers or by one level of servers"
     ways = (*_UNENCODED, *({**way, **_DEFAULTS} for way in _UNENCODED))

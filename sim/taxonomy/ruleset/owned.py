@@ -102,3 +102,43 @@ _owned(
         and c.strategy.update_semantics == "gradient_sum"
     ),
 )  # fmt: skip
+_owned(
+    "graph_draws", "graph synchronization", "topology is graph and graph random",
+    "only a random graph is drawn",
+    lambda c: c.strategy.topology == "graph" and c.strategy.graph == "random",
+)  # fmt: skip
+_owned(
+    "tree_levels", "topology", "topology is tree", "only a tree has levels of aggregators",
+    lambda c: c.strategy.topology == "tree",
+)  # fmt: skip
+_owned(
+    "moving_rate", "update", "update is elastic_average", "only there models move towards a centre",
+    lambda c: c.strategy.update_semantics == "elastic_average", {"strategy.update": "elastic_average"},
+)  # fmt: skip
+_owned(
+    "participation", "synchronization state topology tp pp cp",
+    "synchronization is local on servers without aggregators, and a replica is one rank",
+    "only a server can begin a round with whoever it has drawn",
+    lambda c: (
+        c.strategy.synchronization == "local"
+        and c.uses_servers
+        and c.strategy.topology != "tree"
+        and c.model_parallel == 1
+    ),
+)  # fmt: skip
+_owned(
+    "offload_target", "offload_optimizer", "offload_optimizer is true", "nothing else is offloaded to disks",
+    lambda c: c.strategy.offload_optimizer, {"strategy.offload_optimizer": True},
+)  # fmt: skip
+_owned(
+    "gather_bits", "state", "state is zero3", "only ZeRO-3 gathers parameters layer by layer",
+    lambda c: c.strategy.state == "zero3", {"strategy.state": "zero3"},
+)  # fmt: skip
+_owned(
+    "backward_shard_ranks", "state ep reshard_after_forward",
+    "state is zero3, parameters are resharded after forward, and experts are not spread",
+    "only then parameters are gathered for the backward again",
+    lambda c: (
+        c.strategy.state == "zero3" and c.strategy.reshard_after_forward and not c.strategy.folds_experts
+    ),
+)  # fmt: skip

@@ -203,3 +203,28 @@ def selective_recompute_has_attention(c: Context) -> Finding | None:
         "strategy.recompute",
         f"selective recomputation changes nothing: {c.workload.name} has no attention to drop",
     )
+
+
+@RULES.refuse(
+    "token-slices",
+    "token_slices schedule pp cp",
+    "a slice of a sequence needs the keys of earlier slices only, and the backward takes them in reverse",
+)
+def slices_follow_each_other(c: Context) -> Finding | None:
+    """Slices of sequences without causal attention, or without all forwards before all backwards."""
+    strategy, facts = c.strategy, c.workload_facts
+    if strategy.token_slices == 1:
+        return None
+    one = ways("strategy.token_slices", [1])
+    if strategy.pp == 1 or strategy.cp > 1 or strategy.schedule != "gpipe":
+        must = "be 1 unless pp is above 1, cp is 1 and the schedule gpipe"
+        gpipe: Overrides = {"strategy.schedule": "gpipe"}
+        return Finding("strategy.token_slices", must, strategy.token_slices, (*one, gpipe), explain=True)
+    length = c.workload.sequence_length
+    if not facts.is_causal or length is None:
+        must = f"be 1, as {c.workload.name} has no causal attention"
+        return Finding("strategy.token_slices", must, strategy.token_slices, one, explain=True)
+    if length % strategy.token_slices == 0:
+        return None
+    near = ways("strategy.token_slices", near_divisors(strategy.token_slices, length))
+    return Finding("strategy.token_slices", f"divide sequence_length ({length})", strategy.token_slices, near)

@@ -291,6 +291,82 @@ def shard_groups_tile_the_replicas(c: Context) -> Finding | None:
     return None
 
 
+@RULES.refuse(
+    "second-shard", "backward_shard_ranks shard_ranks dp cp", "neighbours of a shard group share it"
+)
+def second_copies_tile_the_first(c: Context) -> Finding | None:
+    """A secondary partition (hpZ) that does not divide the primary one."""
+    strategy, size = c.strategy, c.strategy.backward_shard_ranks
+    if size is None or c.dp is None:
+        return None
+    ranks = strategy.shard_ranks or c.dp * strategy.cp
+    if ranks % size == 0:
+        return None
+    near = ways("strategy.backward_shard_ranks", [*near_divisors(size, ranks), None])
+    return Finding("strategy.backward_shard_ranks", f"divide {ranks} ranks that share state", size, near)
+
+
+@RULES.refuse("offload-disks", "offload_target", "states on disks are read and written in every step")
+def offloading_has_disks(c: Context) -> Finding | None:
+    """Optimiser state on disks that hosts do not have."""
+    if c.strategy.offload_target != "nvme" or c.cluster.has_local_storage:
+        return None
+    return Finding(
+        "strategy.offload_target", "be host where hosts have no local_storage", "nvme",
+        ({"strategy.offload_target": "host"},), explain=True,
+    )  # fmt: skip
+
+
+@RULES.refuse(
+    "offload-activations", "offload_activations pp recompute",
+    "a layer's own activations leave behind its forward and are back before its backward",
+)  # fmt: skip
+def parked_activations_are_stored(c: Context) -> Finding | None:
+    """Offloaded activations with a pipeline, or with recomputation instead of storing them."""
+    strategy = c.strategy
+    if not strategy.offload_activations or (strategy.pp == 1 and strategy.recompute == "none"):
+        return None
+    must = "be false unless pp is 1 and nothing is recomputed"
+    ways_out: tuple[Overrides, ...] = (
+        {"strategy.offload_activations": False},
+        {"strategy.recompute": "none"},
+    )
+    return Finding("strategy.offload_activations", must, "true", ways_out, explain=True)
+
+
+@RULES.refuse(
+    "replicas-per-device", "replicas_per_device state synchronization topology tp cp pp ep offload_optimizer",
+    "whole models share a device, average on it, and exchange that with other devices by a collective",
+)  # fmt: skip
+def models_share_devices(c: Context) -> Finding | None:
+    """Several replicas on a device where replicas are divided, sharded, or have servers or peers."""
+    strategy = c.strategy
+    if strategy.replicas_per_device == 1:
+        return None
+    whole = strategy.tp == strategy.cp == strategy.pp == strategy.ep == 1 and not strategy.has_peers
+    plain = strategy.state == "replicated" and strategy.synchronization in ("bsp", "local", "delayed")
+    alone = strategy.sparse_embeddings == strategy.sufficient_factors == strategy.activation_exchange
+    if whole and plain and alone and not (strategy.offload_optimizer or strategy.offload_activations):
+        return None
+    must = "be 1 unless whole replicated models are summed or averaged by collectives"
+    one = ways("strategy.replicas_per_device", [1])
+    return Finding("strategy.replicas_per_device", must, strategy.replicas_per_device, one, explain=True)
+
+
+@RULES.warn("C2-35", "checkpoint_every state synchronization", "workers are at different clocks")
+def servers_are_saved_too(c: Context) -> Finding | None:
+    """Saving, suspending or moving a job on asynchronous servers: valid, but their state belongs to it."""
+    strategy = c.strategy
+    if strategy.checkpoint_every is None or not c.uses_servers:
+        return None
+    if strategy.synchronization not in ("asp", "ssp", "soft_sync", "group_hybrid"):
+        return None
+    return Finding(
+        "strategy.checkpoint_every",
+        "the servers' parameters and optimiser state are saved; what workers have not pushed yet is lost",
+    )
+
+
 @RULES.warn("reshard-state", "reshard_after_forward state", "only ZeRO-3 gathers parameters for the forward")
 def resharding_has_gathers(c: Context) -> Finding | None:
     """Parameters kept after forward where nothing was gathered."""

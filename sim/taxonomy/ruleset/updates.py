@@ -201,6 +201,10 @@ def groups_tile_the_replicas(c: Context) -> Finding | None:
         return Finding(
             "strategy.group_size", f"be at most dp ({c.dp})", size, ways("strategy.group_size", [c.dp])
         )
+    levels = c.strategy.tree_levels
+    if levels > 1 and c.dp % size**levels:
+        must = f"be 1, as {size}^{levels} replicas of a group of the highest level do not divide dp ({c.dp})"
+        return Finding("strategy.tree_levels", must, levels, ways("strategy.tree_levels", [1]))
     if c.dp % size == 0:
         return None
     near = near_divisors(size, c.dp)
@@ -271,7 +275,7 @@ def peers_know_their_rules(c: Context) -> Finding | None:
     rule = c.strategy.synchronization
     if not c.strategy.has_peers or rule in ("bsp", "ssp", "asp"):
         return None
-    if rule == "group_hybrid" and c.strategy.topology == "graph":
+    if rule == "group_hybrid":
         return None
     return Finding(
         "strategy.synchronization", f"be bsp, ssp or asp while topology is {c.strategy.topology}", rule,
@@ -355,3 +359,12 @@ def averages_follow_updates(c: Context) -> Finding | None:
     if c.strategy.update_semantics == "gradient_sum" or c.uses_servers:
         return None
     return Finding("strategy.overlap", "wait-free backpropagation has no effect where models are averaged")
+
+
+@RULES.warn("moving-rate", "moving_rate dp", "the centre moves by alpha towards each of n workers")
+def centres_do_not_overshoot(c: Context) -> Finding | None:
+    """An elastic average whose centre would overshoot: n alpha above 1 (Zhang et al., NIPS 2015)."""
+    rate = c.strategy.moving_rate
+    if rate is None or c.dp is None or rate * c.dp <= 1:
+        return None
+    return Finding("strategy.moving_rate", f"{rate:g} times {c.dp} workers is above 1: the centre overshoots")
