@@ -94,7 +94,7 @@ def _replicas_per_update(plan: Plan) -> int:
     if rule in ("partial_allreduce", "group_hybrid") or (
         rule in BARRIER_FREE and strategy.topology == "tree"
     ):
-        return (strategy.group_size or 1) ** (strategy.tree_levels if strategy.topology == "tree" else 1)
+        return int((strategy.group_size or 1) ** (strategy.tree_levels if strategy.topology == "tree" else 1))
     return 1 if rule in BARRIER_FREE else replicas
 
 

@@ -65,7 +65,7 @@ class ServerTreeState(ParameterServerState):
 
     @override
     def senders_per_shard(self) -> int:
-        above = (self.strategy.group_size or 1) ** (self.strategy.tree_levels - 1)
+        above = int((self.strategy.group_size or 1) ** (self.strategy.tree_levels - 1))
         return super().senders_per_shard() // (group_ranks(self.plan) * above)
 
     @cached_property
