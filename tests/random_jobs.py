@@ -151,6 +151,11 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         fields["activation_exchange"] = draw(st.sampled_from(["never", "cheaper", "always"]))
     if state in ("replicated", "zero1", "zero2", "zero3"):
         fields["offload_optimizer"] = draw(st.sampled_from([False, False, True]))
+    if pp == 1 and fields["recompute"] == "none":
+        fields["offload_activations"] = draw(st.sampled_from([False, False, True]))
+    whole = fields["tp"] == pp == fields["cp"] == fields["ep"] == 1
+    if whole and state in ("replicated", "local") and fields.get("activation_exchange", "never") == "never":
+        fields |= draw(st.sampled_from([{}, {"replicas_per_device": 2, "offload_activations": False}]))
     if state == "local":
         fields |= {"synchronization": "local", "local_steps": 2, "ep": 1, "cp": 1, "expert_tp": None}
     else:
@@ -161,6 +166,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         fields |= {"shard_ranks": 2, "reshard_after_forward": draw(st.booleans())}
     elif state == "zero3":
         fields["prefetch"] = draw(st.sampled_from([0, 1, 2]))
+        fields |= draw(st.sampled_from([{}, {"gather_bits": 8}, {"backward_shard_ranks": 2}]))
     elif state in ("replicated", "local"):
         fields["collective"] = draw(
             st.sampled_from(

@@ -30,7 +30,7 @@ class ImageShape(Spec):
     """Fields of every image classifier."""
 
     image_size: int = Field(224, ge=32, description="height and width of the input, pixels")
-    num_classes: int = Field(1000, ge=1)
+    num_classes: int = Field(1000, ge=1, description="outputs of the last layer")
     fused_norm: bool = Field(False, description="batch norm, residual addition and ReLU in one kernel")
 
 

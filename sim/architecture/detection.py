@@ -33,8 +33,8 @@ class SsdShape(Spec):
 class MaskRcnnShape(Spec):
     """Fields of Mask R-CNN with a feature pyramid."""
 
-    image_height: int = Field(800, ge=128)
-    image_width: int = Field(1344, ge=128)
+    image_height: int = Field(800, ge=128, description="rows of an image")
+    image_width: int = Field(1344, ge=128, description="columns of an image")
     num_classes: int = Field(81, ge=2, description="classes, background included")
     box_regions: int = Field(512, ge=1, description="sampled regions per image that the box head sees")
     mask_regions: int = Field(128, ge=1, description="of them positive, which the mask head sees")

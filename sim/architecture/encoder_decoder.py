@@ -25,17 +25,17 @@ class EncoderDecoderShape(Spec):
     encoder_layers: int = Field(ge=1, le=10_000, description="blocks of the encoder")
     decoder_layers: int = Field(ge=1, le=10_000, description="blocks of the decoder")
     hidden: int = Field(ge=1, description="model width")
-    num_heads: int = Field(ge=1)
+    num_heads: int = Field(ge=1, description="attention heads of every block")
     head_dim: int | None = Field(None, ge=1, description="width of a head; hidden / num_heads if absent")
     ffn_hidden: int | None = Field(None, ge=1, description="feed-forward width; 4 * hidden if absent")
-    vocabulary: int = Field(ge=2)
+    vocabulary: int = Field(ge=2, description="rows of the shared embedding")
     sequence_length: int = Field(ge=1, description="tokens of a sample that the encoder reads")
     target_length: int = Field(ge=1, description="tokens of a sample that the decoder writes")
     max_positions: int | None = Field(None, ge=1, description="learned position embeddings; none if absent")
     activation: Literal["gelu", "swiglu"] = Field("gelu", description="swiglu stands for any gated unit")
-    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    bias: bool = True
-    dropout: bool = True
+    norm: Literal["layernorm", "rmsnorm"] = Field("layernorm", description="kind of normalisation")
+    bias: bool = Field(True, description="whether projections add a bias")
+    dropout: bool = Field(True, description="whether blocks drop activations")
     flash: bool = Field(False, description="fused attention that never writes the score matrix")
     fused_kernels: bool = Field(True, description="element-wise kernels fused as in Megatron-LM")
 

@@ -36,7 +36,7 @@ class HybridShape(TransformerShape):
     convolution: int = Field(4, ge=1, description="kernel along the sequence")
     chunk: int = Field(256, ge=1, description="tokens of a chunk of the scan")
     num_experts: int = Field(0, ge=0, description="experts of an E layer")
-    top_k: int = Field(2, ge=1)
+    top_k: int = Field(2, ge=1, description="experts that a token is sent to")
     expert_ffn_hidden: int | None = Field(None, ge=1, description="width of an expert; ffn_hidden if absent")
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ from sim.spec.workload import Workload
 class MoeShape(TransformerShape):
     """Sizes of a mixture-of-experts transformer; ``ffn_hidden`` is one expert's width."""
 
-    num_experts: int = Field(ge=2)
+    num_experts: int = Field(ge=2, description="experts of a layer")
     top_k: int = Field(2, ge=1, description="experts a token visits")
     shared_experts: int = Field(0, ge=0, description="experts that every token visits, on every rank")
     shared_ffn_hidden: int | None = Field(

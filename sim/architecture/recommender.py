@@ -26,29 +26,31 @@ CRITEO_KAGGLE_ROWS = (
 class NcfShape(Spec):
     """Sizes of neural collaborative filtering; the defaults are MovieLens-20M with NVIDIA's settings."""
 
-    users: int = Field(138_493, ge=1)
-    items: int = Field(26_744, ge=1)
+    users: int = Field(138_493, ge=1, description="rows of the users' tables")
+    items: int = Field(26_744, ge=1, description="rows of the items' tables")
     factors: int = Field(64, ge=1, description="width of the matrix factorisation's embeddings")
     mlp_layers: tuple[int, ...] = Field(
         (256, 256, 128, 64), min_length=2, description="widths of the perceptron, the joined embeddings first"
     )
-    dropout: bool = True
+    dropout: bool = Field(True, description="whether the perceptron drops activations")
 
 
 class DlrmShape(Spec):
     """Sizes of a deep learning recommendation model; the defaults are the Criteo Kaggle data set."""
 
-    dense_features: int = Field(13, ge=1)
+    dense_features: int = Field(13, ge=1, description="numbers that the bottom perceptron reads")
     table_rows: tuple[int, ...] = Field(
         CRITEO_KAGGLE_ROWS,
         min_length=1,
         description="rows of each embedding table",
     )  # fmt: skip
-    embedding_dim: int = Field(16, ge=1)
+    embedding_dim: int = Field(16, ge=1, description="elements of a row of every table")
     bottom_mlp: tuple[int, ...] = Field(
         (512, 256, 64, 16), min_length=1, description="the last is embedding_dim"
     )
-    top_mlp: tuple[int, ...] = Field((512, 256, 1), min_length=1)
+    top_mlp: tuple[int, ...] = Field(
+        (512, 256, 1), min_length=1, description="widths above; the last is the output"
+    )
     lookups: int = Field(1, ge=1, description="rows looked up in each table per sample")
 
 

@@ -25,7 +25,7 @@ STEPWISE_LAUNCHES = 8
 class GnmtShape(Spec):
     """Sizes of GNMT."""
 
-    hidden: int = Field(1024, ge=1)
+    hidden: int = Field(1024, ge=1, description="elements of a state")
     encoder_layers: int = Field(4, ge=2, le=10_000, description="the first is bidirectional")
     decoder_layers: int = Field(4, ge=1, le=10_000, description="layers of the decoder")
     vocabulary: int = Field(32_320, ge=2, description="shared by both languages")

@@ -46,16 +46,16 @@ class TransformerShape(Spec):
     num_kv_heads: int | None = Field(None, ge=1, description="key/value heads; equal to num_heads if absent")
     head_dim: int | None = Field(None, ge=1, description="width of a head; hidden / num_heads if absent")
     ffn_hidden: int | None = Field(None, ge=1, description="feed-forward width; 4 * hidden if absent")
-    vocabulary: int = Field(ge=2)
+    vocabulary: int = Field(ge=2, description="rows of the token embedding")
     sequence_length: int = Field(ge=1, description="tokens per sample")
     max_positions: int | None = Field(None, ge=1, description="learned position embeddings; rotary if absent")
     token_types: int = Field(0, ge=0, description="segment embeddings (BERT: 2)")
-    activation: Literal["gelu", "swiglu"] = "gelu"
-    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    bias: bool = True
-    causal: bool = True
-    tied_embeddings: bool = True
-    dropout: bool = True
+    activation: Literal["gelu", "swiglu"] = Field("gelu", description="function inside a block")
+    norm: Literal["layernorm", "rmsnorm"] = Field("layernorm", description="kind of normalisation")
+    bias: bool = Field(True, description="whether projections add a bias")
+    causal: bool = Field(True, description="whether tokens attend to earlier ones only")
+    tied_embeddings: bool = Field(True, description="whether the output layer is the token embedding")
+    dropout: bool = Field(True, description="whether blocks drop activations")
     flash: bool = Field(False, description="fused attention that never writes the score matrix")
     fused_kernels: bool = Field(
         True, description="element-wise kernels fused as in Megatron-LM; else separate, as in eager PyTorch"

@@ -23,11 +23,11 @@ class VitShape(Spec):
 
     num_layers: int = Field(ge=1, le=10_000, description="transformer blocks")
     hidden: int = Field(ge=1, description="model width")
-    num_heads: int = Field(ge=1)
+    num_heads: int = Field(ge=1, description="attention heads of every block")
     ffn_hidden: int | None = Field(None, ge=1, description="feed-forward width; 4 * hidden if absent")
     image_size: int = Field(224, ge=8, description="height and width of the input, pixels")
     patch_size: int = Field(16, ge=1, description="height and width of a patch, pixels")
-    num_classes: int = Field(1000, ge=2)
+    num_classes: int = Field(1000, ge=2, description="outputs of the last layer")
     flash: bool = Field(False, description="fused attention that never writes the score matrix")
     fused_kernels: bool = Field(
         True, description="element-wise kernels fused; else separate, as eager PyTorch"

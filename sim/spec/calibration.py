@@ -31,11 +31,11 @@ def parameter_dimension(name: str) -> str | None:
 class Parameter(Spec):
     """One value with its 80 % interval, the number of observations, and where it comes from."""
 
-    value: float
+    value: float = Field(description="best estimate, in SI units")
     low: float | None = Field(None, description="lower end of the 80 % interval; the value if absent")
     high: float | None = Field(None, description="upper end of the 80 % interval; the value if absent")
     n: int = Field(0, ge=0, description="observations it was fitted on; 0 for a cited value")
-    source: str = Field(min_length=1)
+    source: str = Field(min_length=1, description="measurement or publication it comes from")
 
     @model_validator(mode="after")
     def _ordered(self) -> Parameter:
@@ -65,10 +65,10 @@ class Calibration(CatalogSpec):
     bandwidth or cap (bytes/s); YAML states those with units.
     """
 
-    device: Section = {}
-    link: Section = {}
-    library: Section = {}
-    framework: Section = {}
+    device: Section = Field({}, description="parameters by device and name")
+    link: Section = Field({}, description="parameters by kind of link and name")
+    library: Section = Field({}, description="parameters by collective library and name")
+    framework: Section = Field({}, description="parameters by framework and name")
     complete: bool = Field(False, description="stands alone: merging it drops everything that came before")
 
     @model_validator(mode="before")

@@ -21,8 +21,8 @@ Protocol = Literal["rdma_ib", "roce_v2", "iwarp", "dpdk", "tcp"]
 class HostGroup(Spec):
     """Equal hosts of a mixed cluster; groups are filled in order."""
 
-    host: str | Host
-    count: int = Field(ge=1)
+    host: str | Host = Field(description="kind of the hosts (catalogue name)")
+    count: int = Field(ge=1, description="how many of them")
 
 
 class BackgroundFlow(Spec):
@@ -56,7 +56,7 @@ class Cluster(CatalogSpec):
     num_hosts: int | None = Field(
         None, ge=1, le=MAX_HOSTS, description="number of machines; given or derived from `hosts`"
     )
-    fabric: Fabric
+    fabric: Fabric = Field(description="network between hosts")
     library: str = Field(
         "nccl",
         description="collective library: gloo sends messages of segments; nccl and rccl have protocols where "

@@ -13,7 +13,7 @@ from sim.spec.dtypes import DTYPE_BYTES
 class Device(CatalogSpec):
     """Datasheet values of one device. Peaks are dense (no structured sparsity)."""
 
-    kind: Literal["gpu", "tpu", "cpu"]
+    kind: Literal["gpu", "tpu", "cpu"] = Field(description="what it is")
     peak_flops: dict[str, FlopsPerSecond] = Field(
         min_length=1,
         description=(
@@ -27,8 +27,8 @@ class Device(CatalogSpec):
         description="memory a framework can allocate from, as the driver reports it; memory_bytes if absent. "
         "A datasheet's GB of HBM are GiB on many devices",
     )
-    memory_bandwidth: BytesPerSecond = Field(gt=0)
-    idle_power: Watts = Field(ge=0)
+    memory_bandwidth: BytesPerSecond = Field(gt=0, description="bytes per second of its memory, datasheet")
+    idle_power: Watts = Field(ge=0, description="power without work")
     peak_power: Watts = Field(gt=0, description="board or chip power limit")
     price_per_hour: DollarsPerHour = Field(
         ge=0, description="on-demand cloud price of one device, its host share included"

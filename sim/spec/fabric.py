@@ -48,10 +48,10 @@ _FIELDS: dict[str, frozenset[str]] = {
 class FabricEdge(Spec):
     """A full-duplex cable of an explicit graph: ``host0``.., ``switch0``.. (ranges as in HostLink)."""
 
-    a: str
-    b: str
+    a: str = Field(description="one end: a host (host0) or a switch")
+    b: str = Field(description="the other end")
     bandwidth: BytesPerSecond = Field(gt=0, description="one direction")
-    latency: Seconds = Field(0, ge=0)
+    latency: Seconds = Field(0, ge=0, description="of one direction")
 
     @model_validator(mode="after")
     def _nodes(self) -> FabricEdge:
@@ -70,7 +70,7 @@ class Fabric(Spec):
     leads to, so a path over a single switch has two of them (and the NICs' own).
     """
 
-    kind: FabricKind
+    kind: FabricKind = Field(description="how switches and hosts are joined")
     bandwidth: BytesPerSecond | None = Field(
         None, gt=0, description="host cable; the NIC's bandwidth if absent"
     )

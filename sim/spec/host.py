@@ -54,11 +54,11 @@ class HostLink(Spec):
     side is repeated in consecutive blocks.
     """
 
-    a: str
-    b: str
+    a: str = Field(description="one end; a range stands for several (gpu[0-7])")
+    b: str = Field(description="the other end")
     bandwidth: BytesPerSecond = Field(gt=0, description="one direction")
     latency: Seconds = Field(0, ge=0, le=1e4, description="one way")
-    kind: LinkKind
+    kind: LinkKind = Field(description="what the link is")
     duplex: Literal["full", "half"] = Field("full", description="half: one bus that both directions load")
 
     @field_validator("a", "b")
@@ -81,9 +81,9 @@ class HostLink(Spec):
 class Nic(Spec):
     """A network port. ``latency`` is one way, through the adapter and its driver."""
 
-    name: str
+    name: str = Field(description="name of the port in links")
     bandwidth: BytesPerSecond = Field(gt=0, description="one direction")
-    latency: Seconds = Field(0, ge=0, le=1e4)
+    latency: Seconds = Field(0, ge=0, le=1e4, description="of a message through the port")
 
 
 class Storage(Spec):
@@ -106,8 +106,8 @@ class Host(CatalogSpec):
     """One machine. Nodes are named gpu0.. nic0.. cpu0.. plx0.. nvswitch0..; gpuI is the I-th device."""
 
     devices: tuple[tuple[str, int], ...] = Field((), description="(device name, count) in index order")
-    nics: tuple[Nic, ...] = Field(min_length=1)
-    links: tuple[HostLink, ...] = ()
+    nics: tuple[Nic, ...] = Field(min_length=1, description="network ports")
+    links: tuple[HostLink, ...] = Field((), description="links inside the host, ports included")
     nic_of_device: tuple[int, ...] | None = Field(
         None, description="index of each device's nearest NIC; spread evenly in consecutive blocks if absent"
     )
@@ -115,8 +115,8 @@ class Host(CatalogSpec):
     power: Watts = Field(0, ge=0, description="everything but the devices, under load")
     cpu_cores: int = Field(ge=1, description="physical cores")
     cpu_device: str | None = Field(None, description="device name of its processors, for parameter servers")
-    memory_bytes: Bytes = Field(gt=0)
-    local_storage: Storage | None = None
+    memory_bytes: Bytes = Field(gt=0, description="memory of the processors")
+    local_storage: Storage | None = Field(None, description="its own disk")
 
     @field_validator("devices")
     @classmethod

@@ -14,40 +14,40 @@ TensorSplit = Literal["none", "column", "row", "heads", "vocabulary"]
 class Gemm(Spec):
     """Matrix product of (rows x k) by (k x n), ``batch`` times; rows scale with the micro-batch."""
 
-    op: Literal["gemm"] = "gemm"
+    op: Literal["gemm"] = Field("gemm", description="kind of operation")
     rows: float = Field(gt=0, description="rows per sample (tokens per sample, or 1 for a classifier)")
     n: float = Field(
         gt=0, description="output columns; divided by tp when `split` is column, heads or vocabulary"
     )
     k: float = Field(gt=0, description="inner dimension; divided by tp when `split` is row")
     batch: float = Field(1, gt=0, description="independent products per sample, each with its own weights")
-    split: TensorSplit = "none"
+    split: TensorSplit = Field("none", description="dimension that tensor parallelism divides")
     expert: bool = Field(False, description="weights belong to one expert; rows are spread over experts")
 
 
 class Convolution(Spec):
     """2-D convolution; ``out_height * out_width`` output pixels per sample."""
 
-    op: Literal["conv"] = "conv"
-    in_channels: int = Field(ge=1)
-    out_channels: int = Field(ge=1)
-    kernel: tuple[int, int]
-    out_height: int = Field(ge=1)
-    out_width: int = Field(ge=1)
-    stride: int = Field(1, ge=1)
-    groups: int = Field(1, ge=1)
+    op: Literal["conv"] = Field("conv", description="kind of operation")
+    in_channels: int = Field(ge=1, description="channels of the input")
+    out_channels: int = Field(ge=1, description="channels of the output")
+    kernel: tuple[int, int] = Field(description="rows and columns of the kernel")
+    out_height: int = Field(ge=1, description="rows of the output")
+    out_width: int = Field(ge=1, description="columns of the output")
+    stride: int = Field(1, ge=1, description="rows and columns between two kernels")
+    groups: int = Field(1, ge=1, description="groups of channels that do not mix")
 
 
 class Attention(Spec):
     """Scaled dot-product attention core: scores, softmax, weighted values; no projections."""
 
-    op: Literal["attention"] = "attention"
-    query_length: int = Field(ge=1)
-    key_length: int = Field(ge=1)
-    heads: int = Field(ge=1)
-    kv_heads: int = Field(ge=1)
-    head_dim: int = Field(ge=1)
-    causal: bool = False
+    op: Literal["attention"] = Field("attention", description="kind of operation")
+    query_length: int = Field(ge=1, description="tokens that attend")
+    key_length: int = Field(ge=1, description="tokens attended to")
+    heads: int = Field(ge=1, description="query heads")
+    kv_heads: int = Field(ge=1, description="key and value heads")
+    head_dim: int = Field(ge=1, description="elements of a head")
+    causal: bool = Field(False, description="whether tokens attend to earlier ones only")
     flash: bool = Field(False, description="fused kernel: the score matrix is never written to memory")
     dropout: bool = Field(
         False, description="dropout on the attention probabilities: one more pass over them"
@@ -57,7 +57,7 @@ class Attention(Spec):
 class MemoryBound(Spec):
     """Element-wise, normalisation, pooling, softmax...: time is bytes over memory bandwidth."""
 
-    op: Literal["memory"] = "memory"
+    op: Literal["memory"] = Field("memory", description="kind of operation")
     elements: float = Field(ge=0, description="elements read plus written per sample in the forward pass")
     backward_elements: float | None = Field(
         None, ge=0, description="the same in the backward pass; 1.5 times `elements` if absent"
@@ -71,7 +71,7 @@ class MemoryBound(Spec):
 class Embedding(Spec):
     """Table look-up: ``rows`` rows of ``width`` elements read per sample."""
 
-    op: Literal["embedding"] = "embedding"
+    op: Literal["embedding"] = Field("embedding", description="kind of operation")
     rows: float = Field(gt=0, description="rows that a sample looks up, in all tables together")
     width: float = Field(gt=0, description="elements of a row")
     tables: int = Field(
@@ -86,7 +86,7 @@ class Measured(Spec):
     device the scenario has.
     """
 
-    op: Literal["measured"] = "measured"
+    op: Literal["measured"] = Field("measured", description="kind of operation")
     forward_s: Seconds = Field(ge=0, description="forward pass of `batch` samples")
     backward_s: Seconds = Field(ge=0, description="whole backward pass of `batch` samples")
     batch: float = Field(1, gt=0, description="samples the times were measured for")
@@ -114,12 +114,12 @@ class LayerTime(Spec):
 class Layer(Spec):
     """One step of the layer chain. All element counts are per sample and unsharded."""
 
-    name: str
+    name: str = Field(description="name in traces and reports")
     kind: str = Field(description="conv, linear, norm, pool, embedding, attention, mlp, moe, head")
     block: int = Field(
         ge=0, description="pipeline stages are cut only between blocks; non-decreasing along the chain"
     )
-    ops: tuple[Op, ...] = ()
+    ops: tuple[Op, ...] = Field((), description="what it computes")
     measured: LayerTime | None = Field(None, description="measured times, which override those of the ops")
     parameters: float = Field(0, ge=0, description="trainable parameters shared by all experts; unsharded")
     tensor_parameters: float = Field(
@@ -143,7 +143,7 @@ class Layer(Spec):
             "expert_parameters"
         ),
     )
-    input_elements: float = Field(0, ge=0)
+    input_elements: float = Field(0, ge=0, description="activation received from the layer before")
     output_elements: float = Field(0, ge=0, description="activation handed to the next layer")
     stored_elements: float = Field(
         0, ge=0, description="activation elements kept for backward, in units of the compute dtype"
@@ -171,7 +171,7 @@ class Layer(Spec):
             "backward"
         ),
     )
-    num_experts: int = Field(0, ge=0)
+    num_experts: int = Field(0, ge=0, description="experts; 0 for a dense layer")
 
     @property
     def tables(self) -> tuple[tuple[float, float, float], ...]:

@@ -43,13 +43,13 @@ class Perturbation(Spec):
 class Scenario(Spec):
     """Workload + cluster + strategy + calibration + seed, all resolved."""
 
-    workload: Workload
-    cluster: Cluster
-    strategy: Strategy = Strategy()
-    calibration: Calibration
-    seed: int = Field(0, ge=0)
-    fidelity: Fidelity = "fluid"
-    perturbation: Perturbation = Perturbation()
+    workload: Workload = Field(description="what is trained")
+    cluster: Cluster = Field(description="where")
+    strategy: Strategy = Field(Strategy(), description="how it is distributed")
+    calibration: Calibration = Field(description="efficiencies")
+    seed: int = Field(0, ge=0, description="root of all random draws")
+    fidelity: Fidelity = Field("fluid", description="how the graph is played")
+    perturbation: Perturbation = Field(Perturbation(), description="slow ranks and random times")
     confidence: Fraction = Field(
         0.02, gt=0, lt=1, description="relative half-width random runs are played to"
     )
@@ -66,15 +66,15 @@ class Scenario(Spec):
 class ScenarioFile(CatalogSpec):
     """A scenario as a YAML file states it: catalogue names (or paths), and changes to what they name."""
 
-    name: str = "scenario"
-    workload: str
-    cluster: str
+    name: str = Field("scenario", description="name of the scenario")
+    workload: str = Field(description="catalogue name, or fields")
+    cluster: str = Field(description="catalogue name, or fields")
     strategy: str | dict[str, Any] = Field({}, description="preset name, or the strategy's fields")
     calibration: tuple[str, ...] = Field((), description="merged over the default, in order")
     overrides: dict[str, Any] = Field({}, description="dotted field -> value, e.g. cluster.num_hosts: 4")
-    seed: int = Field(0, ge=0)
-    fidelity: Fidelity = "fluid"
-    perturbation: Perturbation = Perturbation()
-    confidence: Fraction = Field(0.02, gt=0, lt=1)
+    seed: int = Field(0, ge=0, description="root of all random draws")
+    fidelity: Fidelity = Field("fluid", description="how the graph is played")
+    perturbation: Perturbation = Field(Perturbation(), description="slow ranks and random times")
+    confidence: Fraction = Field(0.02, gt=0, lt=1, description="when a random run is long enough")
     convergence: str | Convergence | None = Field(None, description="file (YAML or CSV), or the curve itself")
-    fold: bool = True
+    fold: bool = Field(True, description="whether ranks that behave alike are simulated once")

@@ -115,9 +115,9 @@ class Sweep(CatalogSpec):
     """Points = (top-level axes and points) x (grids one after the other); duplicates are dropped."""
 
     workload: str | None = Field(None, description="catalogue name; or vary it in an axis `workload`")
-    cluster: str | None = None
+    cluster: str | None = Field(None, description="catalogue name; or vary it in an axis `cluster`")
     strategy: str | dict[str, Any] = Field({}, description="preset name, or the strategy's fields")
-    calibration: tuple[str, ...] = ()
+    calibration: tuple[str, ...] = Field((), description="calibrations, later ones over earlier ones")
     set: dict[str, Any] = Field({}, description="dotted field -> value, for all points")
     axes: Literal["taxonomy"] | dict[str, list[Any]] = Field(
         {}, description="dotted field -> values, crossed with every grid; `taxonomy`: the dimensions"
@@ -129,11 +129,11 @@ class Sweep(CatalogSpec):
             "synchronization: [bsp, ssp(3)], tp: [tp(1), tp(8)], sequence_parallel: [default, ...]"
         ),
     )
-    points: tuple[dict[str, Any], ...] = ()
+    points: tuple[dict[str, Any], ...] = Field((), description="points beside the product of the axes")
     grids: tuple[Grid, ...] = Field((), description="sub-sweeps with axes of their own")
     where: str | None = Field(None, description="condition on result columns, e.g. peak_memory_bytes<80GB")
     objective: str | None = Field(None, description="result column to rank by")
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, description="root of all random draws")
 
     @field_validator("axes", "set", "points")
     @classmethod

@@ -24,12 +24,12 @@ class Workload(CatalogSpec):
     (weak scaling); ``global_batch_size`` is fixed whatever the cluster (strong scaling).
     """
 
-    layers: tuple[Layer, ...] = Field(min_length=1)
+    layers: tuple[Layer, ...] = Field(min_length=1, description="the chain of layers")
     family: str = Field(description="cnn, transformer, moe")
     dtype: DType = Field(
         "fp32", description="compute precision; 16- and 8-bit imply mixed precision with fp32 master weights"
     )
-    optimizer: Optimizer = "momentum"
+    optimizer: Optimizer = Field("momentum", description="update rule, and the states it keeps")
     global_batch_size: int | None = Field(
         None, ge=1, le=10**12, description="samples of a step, whatever the cluster"
     )
@@ -74,10 +74,10 @@ class Workload(CatalogSpec):
         0, ge=0, description="host time to prepare one sample, hidden unless it exceeds the step"
     )
     num_heads: int | None = Field(None, ge=1, description="attention heads, for the tp rules")
-    num_kv_heads: int | None = Field(None, ge=1)
-    hidden: int | None = Field(None, ge=1)
-    vocabulary: int | None = Field(None, ge=1)
-    num_experts: int | None = Field(None, ge=1)
+    num_kv_heads: int | None = Field(None, ge=1, description="key and value heads, for the tp rules")
+    hidden: int | None = Field(None, ge=1, description="elements of a token")
+    vocabulary: int | None = Field(None, ge=1, description="rows of the token embedding")
+    num_experts: int | None = Field(None, ge=1, description="experts of a layer, for the ep rules")
 
     @property
     def num_parameters(self) -> float:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+import sim.architecture
+import sim.spec
 from sim.errors import InputError
 from sim.fabric.exchange import MAX_SUMMED_RANKS
 from sim.lowering.context import CONTEXTS
@@ -15,6 +19,7 @@ from sim.lowering.scheduling import ORDERED_STREAMS
 from sim.lowering.state import BY_SYNCHRONIZATION
 from sim.lowering.state.server_rules import SERVER_RULES
 from sim.models.collectives import ALGORITHMS, GRID_ALGORITHMS, IN_NETWORK_ALGORITHMS, PAIRS, plan
+from sim.spec.base import Spec
 from sim.spec.fabric import FabricKind
 from sim.spec.names import names_of
 from sim.spec.strategy import (
@@ -150,3 +155,21 @@ def test_dimensions_are_found_by_id_and_name() -> None:
         dimension("syncronization")
     assert len({each.id for each in DIMENSIONS}) == len(DIMENSIONS)
     assert len(table()) == sum(len(each.values) for each in DIMENSIONS)
+
+
+def specs(base: type[Spec] = Spec) -> set[type[Spec]]:
+    return {each for child in base.__subclasses__() for each in (child, *specs(child))}
+
+
+def test_every_field_of_every_description_says_what_it_is() -> None:
+    for package in (sim.spec, sim.architecture):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    missing = {
+        f"{each.__name__}.{name}"
+        for each in specs()
+        if each.__module__.startswith("sim.")
+        for name, info in each.model_fields.items()
+        if not info.description
+    }
+    assert not missing
