@@ -15,13 +15,17 @@ from sim.catalog import Catalog
 from sim.spec import Cluster, Device, Fabric, Host
 from sim.spec.host import HostLink, Nic
 from sim.validate.boards import BOARDS, MESHES, NVL72_DOMAIN, VARIANTS, Board, board_key
+from sim.validate.datasheets import (
+    CABLE_LATENCY,
+    GIGABIT,
+    NVLINK_LATENCY,
+    PCIE_LATENCY,
+    PORT_LATENCY,
+    device_bandwidth,
+    ports_each,
+)
 from sim.validate.rows import Row
 
-GIGABIT = 1e9 / 8
-PORT_LATENCY = 0.6e-6
-CABLE_LATENCY = 0.25e-6
-NVLINK_LATENCY = 0.3e-6
-PCIE_LATENCY = 0.25e-6
 MOST_GPUS = 131_072
 """Devices of the largest job that is simulated."""
 MOST_GPUS_OF_A_HOST = 256
@@ -118,9 +122,9 @@ def _nvlink(row: Row, board: Board) -> float:
     link = row.text("intra_link")
     if link and not re.search(_LINKED, link.lower()):
         return 0.0
-    found = re.search(r"(\d+(?:\.\d+)?)\s*GB/s", link)
-    if found:
-        return float(found[1]) / 2 * 1e9  # printed for both directions together
+    stated = device_bandwidth(link)
+    if stated is not None:
+        return stated
     return 150e9 if "NVLink2" in link else board.nvlink
 
 
@@ -128,9 +132,9 @@ def _ports(row: Row, board: Board, per_host: int) -> tuple[int, float]:
     """Network ports of a host and Gb/s of each; (0, 0) where the row does not say."""
     text = row.text("inter_net")
     total = row.number("inter_gbps_per_node")
-    counted = re.search(r"(\d+)\s*x\s*(?:[A-Za-z-]+\s*)*(\d+)(?!\d*\s*GB)", text)
+    counted = ports_each(text)
     if counted:
-        return int(counted[1]), float(counted[2])
+        return counted
     per_gpu = re.search(r"(\d+)\s*Gb/s per GPU", text)
     if per_gpu:
         return per_host, float(per_gpu[1])

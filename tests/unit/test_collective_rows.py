@@ -16,6 +16,7 @@ from sim.validate.collectives.load import load_table
 from sim.validate.collectives.predict import predict
 from sim.validate.collectives.rows import Row, library_of, read_rows
 from sim.validate.collectives.variants import stated_algorithm
+from sim.validate.datasheets import ports_each
 
 BASE = {
     "id": "X1",
@@ -215,3 +216,14 @@ def test_a_row_with_too_many_cells_is_refused(tmp_path: Path) -> None:
     path.write_text("id,collective,message_bytes\n1,all_reduce,8,,\n2,all_reduce,8,9\n")
     with pytest.raises(InputError, match=r"must have at most 3 cells in a row. Got 4. \(.*shifted.csv:3\)"):
         load_table(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("8x400G NDR", (8, 400.0)), ("4 x HDR 200", (4, 200.0)), ("2 × 25GbE", (2, 25.0)),
+        ("8x NVIDIA ConnectX-7", None), ("4 x 50 GB/s", None), ("InfiniBand", None), ("2x1G", (2, 1.0)),
+    ],
+)  # fmt: skip
+def test_words_for_ports(text: str, expected: tuple[int, float] | None) -> None:
+    assert ports_each(text) == expected

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-_GIGABIT = 1e9 / 8
+from sim.validate.boards import BOARDS
+from sim.validate.datasheets import GIGABIT, PCIE, device_bandwidth, ports_each
 
 
 class UnknownHardware(Exception):
@@ -85,40 +86,52 @@ class Assumptions:
         return "; ".join(self.texts)
 
 
-_PCIE = {3: 15.75e9, 4: 31.5e9, 5: 63.0e9, 6: 121.0e9}  # x16, one direction (PCI-SIG)
-
-
 def _nvlink(generation: int, bandwidth: float, kind: str = "nvswitch") -> Interior:
     return Interior(kind, f"nvlink{generation}", bandwidth)
 
 
 def _slot(generation: int) -> Interior:
-    return Interior("pcie", f"pcie{generation}", _PCIE[generation])
+    return Interior("pcie", f"pcie{generation}", PCIE[generation])
+
+
+def _facts(name: str, interior: Interior, board: str, per_host: int = 0) -> DeviceFacts:
+    """Links of a device; the machine around it is the reference design of training runs."""
+    design = BOARDS[board]
+    count, speed = design.ports
+    nic = 0.0 if interior.kind == "pcie" else count * speed * GIGABIT / design.gpus
+    return DeviceFacts(name, interior, per_host or design.gpus, design.pcie, nic)
+
+
+def _usual(name: str, interior: Interior, board: str) -> DeviceFacts:
+    """Any board on such a slot."""
+    return DeviceFacts(name, interior, BOARDS[board].gpus, interior.bandwidth, 0.0)
 
 
 # In order: the first pattern found in the text wins. Link speeds are those of the vendors' datasheets.
 _DEVICES: tuple[tuple[str, DeviceFacts], ...] = (
-    (r"GB[23]00", DeviceFacts("gb200", _nvlink(5, 900e9), 4, _PCIE[5], 400 * _GIGABIT)),
-    (r"\bB[23]00", DeviceFacts("b200", _nvlink(5, 900e9), 8, _PCIE[5], 400 * _GIGABIT)),
-    (r"GH200", DeviceFacts("gh200", _nvlink(4, 450e9, "mesh"), 4, _PCIE[5], 200 * _GIGABIT)),
-    (r"H100.*(PCIe|NVL)|H200.*NVL", DeviceFacts("h100-pcie", _slot(5), 8, _PCIE[5], 0.0)),
-    (r"H800", DeviceFacts("h800", _nvlink(4, 200e9), 8, _PCIE[5], 400 * _GIGABIT)),
-    (r"H[12]00|\bH20\b", DeviceFacts("h100", _nvlink(4, 450e9), 8, _PCIE[5], 400 * _GIGABIT)),
-    (r"A100.*PCIe", DeviceFacts("a100-pcie", _slot(4), 8, _PCIE[4], 0.0)),
-    (r"A800", DeviceFacts("a800", _nvlink(3, 200e9), 8, _PCIE[4], 200 * _GIGABIT)),
-    (r"A100", DeviceFacts("a100", _nvlink(3, 300e9), 8, _PCIE[4], 200 * _GIGABIT)),
-    (r"[DH]GX-?2", DeviceFacts("v100-dgx2", _nvlink(2, 150e9), 16, _PCIE[3], 50 * _GIGABIT)),
-    (r"DGX-?1|V100", DeviceFacts("v100", _nvlink(2, 150e9, "cube"), 8, _PCIE[3], 50 * _GIGABIT)),
-    (r"P100", DeviceFacts("p100", _nvlink(1, 80e9, "cube"), 8, _PCIE[3], 50 * _GIGABIT)),
+    (r"GB300", _facts("gb200", _nvlink(5, BOARDS["GB300"].nvlink), "GB300", 4)),
+    (r"GB200", _facts("gb200", _nvlink(5, BOARDS["GB200"].nvlink), "GB200", 4)),
+    (r"\bB300", _facts("b200", _nvlink(5, BOARDS["B300"].nvlink), "B300")),
+    (r"\bB200", _facts("b200", _nvlink(5, BOARDS["B200"].nvlink), "B200")),
+    (r"GH200", _facts("gh200", _nvlink(4, BOARDS["GH200"].nvlink, "mesh"), "GH200")),
+    (r"H100.*(PCIe|NVL)|H200.*NVL", _facts("h100-pcie", _slot(5), "H100-PCIE")),
+    (r"H800", _facts("h800", _nvlink(4, BOARDS["H800"].nvlink), "H800")),
+    (r"H[12]00|\bH20\b", _facts("h100", _nvlink(4, BOARDS["H100"].nvlink), "H100")),
+    (r"A100.*PCIe", _facts("a100-pcie", _slot(4), "A100-PCIE")),
+    (r"A800", _facts("a800", _nvlink(3, BOARDS["A800"].nvlink), "A800")),
+    (r"A100", _facts("a100", _nvlink(3, BOARDS["A100"].nvlink), "A100")),
+    (r"[DH]GX-?2", _facts("v100-dgx2", _nvlink(2, 150e9), "V100", 16)),
+    (r"DGX-?1|V100", _facts("v100", _nvlink(2, 150e9, "cube"), "V100")),
+    (r"P100", _facts("p100", _nvlink(1, 80e9, "cube"), "P100")),
     (
         r"L40|\bL20|\bL4\b|6000 ?Ada|\bA10G?\b|A40|A30|A6000|4090|3090",
-        DeviceFacts("pcie4", _slot(4), 8, _PCIE[4], 0.0),
+        _usual("pcie4", _slot(4), "L40S"),
     ),
-    (r"5090|RTX ?PRO ?6000", DeviceFacts("pcie5", _slot(5), 8, _PCIE[5], 0.0)),
-    (r"\bT4\b|P40|K80|1080|2080|Titan", DeviceFacts("pcie3", _slot(3), 4, _PCIE[3], 0.0)),
-    (r"MI3\d\d", DeviceFacts("mi300x", Interior("mesh", "xgmi3", 448e9), 8, _PCIE[5], 400 * _GIGABIT)),
-    (r"MI250", DeviceFacts("mi250", Interior("mesh", "xgmi2", 350e9), 8, _PCIE[4], 200 * _GIGABIT)),
-    (r"MI100|MI210", DeviceFacts("mi210", Interior("mesh", "xgmi2", 150e9), 4, _PCIE[4], 100 * _GIGABIT)),
+    (r"5090|RTX ?PRO ?6000", _usual("pcie5", _slot(5), "L40S")),
+    (r"\bT4\b|P40|K80|1080|2080|Titan", _usual("pcie3", _slot(3), "T4")),
+    (r"MI3\d\d", _facts("mi300x", Interior("mesh", "xgmi3", BOARDS["MI300X"].nvlink), "MI300X")),
+    (r"MI250", DeviceFacts("mi250", Interior("mesh", "xgmi2", 350e9), 8, PCIE[4], 200 * GIGABIT)),
+    (r"MI100|MI210", DeviceFacts("mi210", Interior("mesh", "xgmi2", 150e9), 4, PCIE[4], 100 * GIGABIT)),
 )
 
 # Machine types whose network the provider documents: (pattern, transport, NICs, Gb/s each).
@@ -164,7 +177,6 @@ _TRANSPORTS: tuple[tuple[str, str], ...] = (
     (r"socket|tcp|ethernet|\bena\b|gbe|gve", "tcp"), (r"nvlink|mnnvl|nvl72", "nvlink"),
 )  # fmt: skip
 
-_SPEED_EACH = re.compile(r"(\d+)\s*[xX×*]\s*(\d+(?:\.\d+)?)\s*[Gg](?!B/s)")
 _COUNT = re.compile(
     r"(?<![\w-])(\d{1,2})\s*[x×*]?\s*(?:NVIDIA |Mellanox )?"
     r"(?:ConnectX|CX-?\d|[EHNXF]DR|NICs?\b|HCAs?\b|Slingshot|BlueField)",
@@ -173,7 +185,6 @@ _COUNT = re.compile(
 _SPEED_TOTAL = re.compile(
     r"(\d+(?:\.\d+)?)\s*([GT])(?:b/s|bps|bit/s)(?:\s*(?:per|/)\s*(node|host|gpu|nic))?", re.IGNORECASE
 )
-_BIDIRECTIONAL = re.compile(r"(\d+(?:\.\d+)?)\s*GB/s\s*bidir", re.IGNORECASE)
 
 
 def find_device(hardware: str, intra_link: str, elsewhere: str = "") -> DeviceFacts:
@@ -195,7 +206,7 @@ def find_device(hardware: str, intra_link: str, elsewhere: str = "") -> DeviceFa
     if facts is None:
         if "1 gpu per node" not in intra_link.lower():
             raise UnknownHardware(f"device not known: {hardware or 'none given'}")
-        facts = DeviceFacts("unknown", _slot(3), 1, _PCIE[3], 0.0)
+        facts = DeviceFacts("unknown", _slot(3), 1, PCIE[3], 0.0)
     return replace(facts, interior=_interior(intra_link, facts.interior))
 
 
@@ -212,13 +223,13 @@ def _interior(text: str, usual: Interior) -> Interior:
     low = text.lower()
     generation = re.search(r"(nvlink|pcie|xgmi)\s*(\d)", low)
     name = f"{generation[1]}{generation[2]}" if generation else usual.name
-    stated = _BIDIRECTIONAL.search(text)
-    bandwidth = float(stated[1]) * 1e9 / 2 if stated else usual.bandwidth
+    stated = device_bandwidth(text)
+    bandwidth = usual.bandwidth if stated is None else stated
     if "pairs" in low or "bridge" in low:
-        return Interior("pairs", "bridge3", bandwidth if stated else 300e9)
+        return Interior("pairs", "bridge3", 300e9 if stated is None else bandwidth)
     if "pcie" in low and "nvlink" not in low:
         number = int(generation[2]) if generation and generation[1] == "pcie" else 4
-        return Interior("pcie", f"pcie{number}", _PCIE.get(number, _PCIE[4]))
+        return Interior("pcie", f"pcie{number}", PCIE.get(number, PCIE[4]))
     if "cube" in low:
         return Interior("cube", usual.name, bandwidth)
     if "all-to-all" in low or "mesh" in low or "infinity" in low:
@@ -236,24 +247,24 @@ def find_network(
     machine = next((m for m in _MACHINES if re.search(m[0], f"{text} {hardware}", re.I)), None)
     if transport == "nvlink":
         return NetworkFacts("nvlink", 0, 0.0)
-    each = _SPEED_EACH.search(text)
+    each = ports_each(text)
     if each:
-        return NetworkFacts(transport or "infiniband", int(each[1]), float(each[2]) * _GIGABIT)
+        return NetworkFacts(transport or "infiniband", each[0], each[1] * GIGABIT)
     if machine:
-        return NetworkFacts(transport or machine[1], machine[2], machine[3] * _GIGABIT)
+        return NetworkFacts(transport or machine[1], machine[2], machine[3] * GIGABIT)
     total = _SPEED_TOTAL.search(text)
     if total:
-        speed = float(total[1]) * _GIGABIT * (1000 if total[2].upper() == "T" else 1)
+        speed = float(total[1]) * GIGABIT * (1000 if total[2].upper() == "T" else 1)
         of = (total[3] or "").lower()
         return NetworkFacts(transport or "infiniband", *_divided(speed, of, device.per_host))
     generation = next((speed for pattern, speed in _GENERATIONS if re.search(pattern, text, re.I)), 0.0)
     count = _COUNT.search(text)
     if generation and (count or (transport, device.name) not in _USUAL_NETWORK):
-        usual = round(device.nic * device.per_host / (generation * _GIGABIT))
+        usual = round(device.nic * device.per_host / (generation * GIGABIT))
         number = int(count[1]) if count else min(max(1, usual), device.per_host)
         if not count:
             notes.add(f"assumed {number} x {generation:g} Gb/s")
-        return NetworkFacts(transport or "infiniband", number, generation * _GIGABIT)
+        return NetworkFacts(transport or "infiniband", number, generation * GIGABIT)
     if not transport:
         raise UnknownHardware("network between hosts not stated")
     return _usual_network(transport, device, devices_per_host, notes)
@@ -263,7 +274,7 @@ def _divided(speed: float, of: str, devices: int) -> tuple[int, float]:
     """NICs and the speed of each: one per device where the speed is a GPU's, or more than one port has."""
     if of == "gpu":
         return devices, speed
-    return (devices, speed / devices) if speed > 400 * _GIGABIT else (1, speed)
+    return (devices, speed / devices) if speed > 400 * GIGABIT else (1, speed)
 
 
 def _usual_network(
@@ -271,17 +282,17 @@ def _usual_network(
 ) -> NetworkFacts:
     if transport == "tcp":
         notes.add("assumed one 25 Gb/s port")
-        return NetworkFacts("tcp", 1, 25 * _GIGABIT)
+        return NetworkFacts("tcp", 1, 25 * GIGABIT)
     if transport == "efa" and devices_per_host == 1:
         notes.add("assumed one 50 Gb/s port")
-        return NetworkFacts("efa", 1, 50 * _GIGABIT)
+        return NetworkFacts("efa", 1, 50 * GIGABIT)
     usual = _USUAL_NETWORK.get((transport, device.name))
     if usual:
         notes.add(f"assumed {usual[0]} x {usual[1]:g} Gb/s")
-        return NetworkFacts(transport, usual[0], usual[1] * _GIGABIT)
+        return NetworkFacts(transport, usual[0], usual[1] * GIGABIT)
     if device.nic == 0.0:
         raise UnknownHardware(f"{transport} speed not stated")
-    count = device.per_host if device.nic >= 100 * _GIGABIT else device.per_host // 2
+    count = device.per_host if device.nic >= 100 * GIGABIT else device.per_host // 2
     speed = device.nic * device.per_host / count
-    notes.add(f"assumed {count} x {speed / _GIGABIT:g} Gb/s")
+    notes.add(f"assumed {count} x {speed / GIGABIT:g} Gb/s")
     return NetworkFacts(transport, count, speed)

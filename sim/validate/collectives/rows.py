@@ -32,6 +32,7 @@ from sim.validate.collectives.hardware import (
     find_network,
 )
 from sim.validate.collectives.variants import stated_algorithm
+from sim.validate.datasheets import CABLE_LATENCY, NVLINK_LATENCY, PCIE_LATENCY, PORT_LATENCY
 
 # Words of collectives in tables and logs -> operation of sim.models.collectives.
 OPERATION_OF = {
@@ -47,9 +48,6 @@ _MOST_GPUS, _MOST_DIRECT = 65536, 4096
 # InfiniBand and RoCE are one transport to the library: RDMA verbs.
 _TRANSPORT = {"infiniband": "verbs", "roce": "verbs"}
 SIZE_BANDS = (("<64KiB", 64 * 1024), ("64KiB-1MiB", 1 << 20), ("1-64MiB", 64 << 20), (">=64MiB", math.inf))
-
-# Inside a host and through the network, from spec sheets: see topologies/hosts for the sources.
-_NVLINK_LATENCY, _PCIE_LATENCY, _NIC_LATENCY, _SWITCH_LATENCY = 0.3e-6, 0.25e-6, 0.6e-6, 0.25e-6
 
 
 @dataclass(frozen=True)
@@ -249,7 +247,7 @@ def _cluster(
         if network.transport == "nvlink":  # one NVLink domain over several machines
             per_host, hosts = gpus, 1
     host = build_host(device, per_host, network)
-    fabric = Fabric(kind="single_switch", latency=_SWITCH_LATENCY)
+    fabric = Fabric(kind="single_switch", latency=CABLE_LATENCY)
     name = f"{hosts} x {host.name}"
     cluster = Cluster(
         name=name, source="row", host=host, num_hosts=hosts, fabric=fabric, host_types=(host,),
@@ -265,7 +263,7 @@ def build_host(device: DeviceFacts, count: int, network: NetworkFacts) -> Host:
     bandwidth = network.bandwidth or 12.5e9  # alone: never used
     if num_nics > count:  # several NICs of one device work as one
         bandwidth, num_nics = bandwidth * num_nics / count, count
-    nics = tuple(Nic(name=f"nic{i}", bandwidth=bandwidth, latency=_NIC_LATENCY) for i in range(num_nics))
+    nics = tuple(Nic(name=f"nic{i}", bandwidth=bandwidth, latency=PORT_LATENCY) for i in range(num_nics))
     gigabits = round(bandwidth * 8e-9)
     interior = device.interior
     name = f"{count} {device.name} {interior.kind} {interior.bandwidth / 1e9:g}GB/s"
@@ -283,7 +281,7 @@ def _device_links(interior: Interior, count: int) -> tuple[HostLink, ...]:
         return ()
 
     def link(a: str, b: str, bandwidth: float) -> HostLink:
-        return HostLink(a=a, b=b, bandwidth=bandwidth, latency=_NVLINK_LATENCY, kind="nvlink")
+        return HostLink(a=a, b=b, bandwidth=bandwidth, latency=NVLINK_LATENCY, kind="nvlink")
 
     if interior.kind == "nvswitch":
         return (link(f"gpu[0-{count - 1}]", "nvswitch0", interior.bandwidth),)
@@ -310,7 +308,7 @@ def _slots(device: DeviceFacts, count: int, num_nics: int) -> tuple[HostLink, ..
     """PCIe: devices and NICs on the root ports of one processor, or of two beyond four devices."""
     sockets = 2 if count > 4 and count % 2 == 0 else 1
     roots = f"cpu[0-{sockets - 1}]" if sockets > 1 else "cpu0"
-    common = {"latency": _PCIE_LATENCY, "kind": "pcie"}
+    common = {"latency": PCIE_LATENCY, "kind": "pcie"}
     links = [HostLink(a=f"gpu[0-{count - 1}]", b=roots, bandwidth=device.pcie, **common)]
     nic_roots = roots if num_nics % sockets == 0 and num_nics >= sockets else "cpu0"
     links.append(HostLink(a=f"nic[0-{num_nics - 1}]", b=nic_roots, bandwidth=device.pcie, **common))
