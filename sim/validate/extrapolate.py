@@ -151,6 +151,15 @@ def estimate(
     return Estimate(seconds, len(corners) + 1, error)
 
 
+def work_of(run: Run) -> float:
+    """Tasks that a run takes, up to a factor: its small runs' or, where that is less, its own."""
+    axes, per_stage = axes_of(run), run.strategy.virtual_stages > 1
+    corners: list[Point] = list(itertools.product(*(axis.values for axis in axes)))  # type: ignore[arg-type]
+    test: Point = tuple(axis.test for axis in axes)  # type: ignore[assignment]
+    wanted: Point = tuple(axis.wanted for axis in axes)  # type: ignore[assignment]
+    return min(sum(_work(point, per_stage) for point in {*corners, test}), _work(wanted, per_stage))
+
+
 def _work(point: Point, per_stage: bool) -> float:
     """Tasks of a run, up to a factor."""
     stages, micro, depth, chunks = point

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import multiprocessing
@@ -19,12 +20,14 @@ from sim.analysis.breakdown import PARTS, breakdown
 from sim.analysis.timeline_from_run import timeline_from_run
 from sim.engine import play
 from sim.errors import ClusterloomError, InvalidStrategyError
-from sim.lowering import lower, memory_by_stage
+from sim.lowering.lower import lower_plan
+from sim.lowering.plan import Plan, make_plan
 from sim.spec import Calibration, Scenario
-from sim.taxonomy import require_valid
-from sim.validate.extrapolate import TOLERANCE, FloatArray, Size, estimate
+from sim.validate.extrapolate import TOLERANCE, FloatArray, Size, estimate, work_of
 from sim.validate.runs_loader import Run, framework_calibration
 
+TASKS_OF_A_RUN = 100.0
+"""What lowering a small run costs, in blocks times micro-batches."""
 LARGEST_WHOLE = 4000
 """Largest run (blocks x micro-batches) played whole when the extrapolation's test fails."""
 
@@ -63,14 +66,15 @@ def predict(run: Run, calibration: Calibration) -> Prediction:
     """Simulate one run; errors become the status."""
     try:
         scenario = run.scenario(calibration)
-        require_valid(scenario.strategy, scenario.workload, scenario.cluster)
-        seconds, message = _seconds(run, scenario)
-        peak, capacity = _memory(scenario)
+        plan = make_plan(scenario)
+        peak = max(sum(stage.values()) for stage in plan.footprints)
+        capacity = scenario.cluster.main_device.capacity
+        seconds, message = _seconds(run, plan)
     except InvalidStrategyError as error:
         return Prediction(run.row.id, "invalid", message=str(error))
     except (ClusterloomError, AssertionError) as error:
         return Prediction(run.row.id, "failed", message=f"{type(error).__name__}: {error}")
-    if peak is not None and capacity is not None and peak > capacity:
+    if peak > capacity:
         message = "; ".join(
             filter(None, [message, f"memory predicted {peak / capacity:.0%} of the device's"])
         )
@@ -78,9 +82,9 @@ def predict(run: Run, calibration: Calibration) -> Prediction:
     return Prediction(run.row.id, "ok", float(seconds[0]), parts, peak, capacity, message)
 
 
-def _seconds(run: Run, scenario: Scenario) -> tuple[FloatArray, str]:
-    family = _family(run)
-    known = _KNOWN.setdefault(family, {})
+def _seconds(run: Run, plan: Plan) -> tuple[FloatArray, str]:
+    scenario = plan.scenario
+    known = _KNOWN.setdefault(_family(run), {})
 
     def play_size(size: Size) -> FloatArray:
         if size not in known:
@@ -89,11 +93,11 @@ def _seconds(run: Run, scenario: Scenario) -> tuple[FloatArray, str]:
 
     found = estimate(run, play_size, known.__contains__)
     if found is None:
-        return _played(scenario), ""
+        return _played(scenario, plan), ""
     if found.error <= TOLERANCE:
         return found.seconds, ""
     if int(run.params.get("num_layers", 1)) * run.micro_batches <= LARGEST_WHOLE:
-        return _played(scenario), "played whole"
+        return _played(scenario, plan), "played whole"
     return found.seconds, f"extrapolated; the test run is off by {found.error:.1%}"
 
 
@@ -137,18 +141,12 @@ def _family(run: Run) -> str:
     return json.dumps(shape, default=str)
 
 
-def _played(scenario: Scenario) -> FloatArray:
+def _played(scenario: Scenario, plan: Plan | None = None) -> FloatArray:
     """Seconds of a step and of its parts, whether or not it fits into memory."""
-    graph = lower(scenario)
+    graph = lower_plan(plan or make_plan(scenario))
     record = play(graph, fidelity=scenario.fidelity, confidence=scenario.confidence)
     parts = breakdown(graph, record, timeline_from_run(graph, record, window=record.window))
     return np.array([parts.step_time_s, *(parts.parts[name] for name in PARTS)])
-
-
-def _memory(scenario: Scenario) -> tuple[float | None, float | None]:
-    stages = memory_by_stage(scenario)
-    device = scenario.cluster.main_device
-    return (max(sum(stage.values()) for stage in stages) if stages else None), device.capacity
 
 
 # -- many ---------------------------------------------------------------------------------------------------
@@ -230,8 +228,8 @@ def _batches(tasks: Sequence[tuple[str, Run]]) -> list[list[tuple[str, Run]]]:
 
 
 def _work(batch: Sequence[tuple[str, Run]]) -> float:
-    """Rough work of a batch, so that the long ones start first."""
-    return float(sum(run.strategy.pp * run.strategy.virtual_stages + len(batch) for _, run in batch))
+    """Rough work of a batch, so that the long ones start first: tasks, and what every run takes."""
+    return sum(work_of(run) + TASKS_OF_A_RUN for _, run in batch)
 
 
 def _computed(
@@ -248,7 +246,8 @@ def _computed(
 
 
 def _as_worker() -> None:
-    """Workers end silently when told to, whatever the command around them does then."""
+    """Workers end silently when told to, whatever the command around them does then; what is there stays."""
+    gc.freeze()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 

@@ -80,15 +80,19 @@ class Run:
         return self.strategy.embedding_in_split + self.strategy.head_in_split
 
     def workload(self, **changes: Any) -> Workload:
-        """The workload; ``changes`` replace parameters of the generator."""
-        return generate(self.generator, {**self.params, **changes})
+        """The workload; ``changes`` replace parameters of the generator.
+
+        The layers are generated once for all runs of a model, whatever their batch and precision.
+        """
+        params = {**self.params, **changes}
+        shape = tuple(sorted((k, v) for k, v in params.items() if k not in _VARIED and v is not None))
+        varied = {name: params[name] for name in _VARIED}
+        return _model(self.generator, shape).model_copy(update={**varied, "batch_per_device": None})
 
     @property
     def architecture(self) -> tuple[Layer, ...]:
-        """Layer chain; generated once for all runs of a model, whatever their batch and precision."""
-        varied = ("name", "dtype", "optimizer", "global_batch_size")
-        shape = tuple(sorted((k, v) for k, v in self.params.items() if k not in varied and v is not None))
-        return _architecture(self.generator, shape)
+        """Layer chain."""
+        return self.workload().layers
 
     def scenario(self, calibration: Calibration) -> Scenario:
         """The whole run as one scenario."""
@@ -100,9 +104,13 @@ class Run:
         )
 
 
+_VARIED = ("name", "dtype", "optimizer", "global_batch_size")
+"""Parameters on which the layers do not depend."""
+
+
 @lru_cache(maxsize=2048)
-def _architecture(generator: str, shape: tuple[tuple[str, Any], ...]) -> tuple[Layer, ...]:
-    return generate(generator, {"batch_per_device": 1, **dict(shape)}).layers
+def _model(generator: str, shape: tuple[tuple[str, Any], ...]) -> Workload:
+    return generate(generator, {"batch_per_device": 1, **dict(shape)})
 
 
 @dataclass(frozen=True)
@@ -123,7 +131,12 @@ class Loaded:
 
 def framework_calibration(calibration: Calibration, framework: str) -> Calibration:
     """The calibration with a framework's own parameters in place of the default ones."""
-    own = calibration.framework.get(framework)
+    return _of_framework(calibration, framework) if framework in calibration.framework else calibration
+
+
+@lru_cache(maxsize=256)
+def _of_framework(calibration: Calibration, framework: str) -> Calibration:
+    own = calibration.framework[framework]
     if not own:
         return calibration
     merged = {**calibration.framework.get("default", {}), **own}

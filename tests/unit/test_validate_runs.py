@@ -67,7 +67,7 @@ def test_row_to_scenario(catalog: Catalog) -> None:
     [
         ({"gpu": "abacus"}, "unknown GPU"),
         ({"gbs": "", "mbs": ""}, "batch size unknown"),
-        ({"layers": "", "family": "asr", "model": "Whistler"}, "no generator"),
+        ({"layers": "", "family": "asr", "model": "Whistler"}, "layers, hidden or heads unknown"),
         ({"pp": "3"}, "does not divide"),
         ({"tier": "X"}, "rejected"),
     ],
