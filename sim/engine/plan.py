@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntFlag
 from functools import cached_property
+from itertools import permutations
 
 import numpy as np
 
@@ -142,21 +143,22 @@ def _homes(graph: ExecutionGraph) -> IntArray:
 
 
 def _without_implied(edges: Edges, num_tasks: int) -> Edges:
-    """Drop edges that a path of two others implies, at tasks with two incoming edges.
+    """Drop edges that a path of two others implies, at tasks with two or three incoming edges.
 
     On a device that alternates between a compute and a communication stream each task waits for the one
     before it on the other stream, which implies the one before it on its own.
     """
-    two = np.bincount(edges.target, minlength=num_tasks)[edges.target] == 2
-    entry = np.flatnonzero(two)
-    pairs = entry[np.argsort(edges.target[entry], kind="stable")].reshape(-1, 2)
-    pairs = pairs[(edges.distance[pairs] == 0).all(axis=1)]
-    keys = (edges.source * num_tasks + edges.target)[edges.distance == 0]
-    first, second = edges.source[pairs[:, 0]], edges.source[pairs[:, 1]]
+    count = np.bincount(edges.target, minlength=num_tasks)[edges.target]
+    # Sorted once: np.isin would do it twice, and load numpy.ma.
+    keys = distinct((edges.source * num_tasks + edges.target)[edges.distance == 0])
     keep = np.ones(len(edges.source), np.bool_)
-    keys = distinct(keys)  # sorted once: np.isin would do it twice, and load numpy.ma
-    keep[pairs[_among(first * num_tasks + second, keys), 0]] = False
-    keep[pairs[_among(second * num_tasks + first, keys), 1]] = False
+    for width in (2, 3):
+        entry = np.flatnonzero(count == width)
+        rows = entry[np.argsort(edges.target[entry], kind="stable")].reshape(-1, width)
+        rows = rows[(edges.distance[rows] == 0).all(axis=1)]
+        for one, other in permutations(range(width), 2):
+            implied = edges.source[rows[:, one]] * num_tasks + edges.source[rows[:, other]]
+            keep[rows[_among(implied, keys), one]] = False
     return edges.where(keep)
 
 

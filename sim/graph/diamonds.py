@@ -1,9 +1,10 @@
 """Diamonds: a computation and a collective side by side between the same two tasks.
 
 The backward of a tensor-parallel layer is a chain of them: the input gradient, then its all-reduce beside the
-weight gradient, then the next input gradient, which waits for both. Nobody else can tell when either of the
-two ends, and while both run the device both computes and communicates whatever else runs on it: they slow
-each other down and nothing else can. So a diamond is played as one.
+weight gradient, then the next input gradient, which waits for both. With sequence parallelism the input is
+gathered again beside the input gradient, and diamonds meet: both tasks of one wait for both of another.
+Nobody else can tell when either of the two ends, and while both run the device both computes and communicates
+whatever else runs on it: they slow each other down and nothing else can. So a diamond is played as one.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Diamonds:
 def find_diamonds(
     graph: ExecutionGraph, edges: EdgeColumns, *, duration: FloatArray, plain: BoolArray, home: IntArray
 ) -> Diamonds:
-    """Pairs of a compute task and a transfer with the same one predecessor and the same one successor.
+    """Pairs of a compute task and a transfer with the same predecessors and the same successors.
+
+    One or two of each: a pair may follow a pair.
 
     Parameters
     ----------
@@ -66,17 +69,12 @@ def find_diamonds(
         Device on which alone a task runs.
     """
     n, (source, target, distance) = graph.num_tasks, edges
-    may = plain & (duration > 0) & (np.bincount(target, minlength=n) == 1)
-    may &= np.bincount(source, minlength=n) == 1
-    before, after = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
-    near = distance == 0
-    before[target[near]], after[source[near]] = source[near], target[near]
-    tasks = np.flatnonzero(may & (before >= 0) & (after >= 0))
-    key = before[tasks] * n + after[tasks]
-    tasks = tasks[np.argsort(key, kind="stable")]
-    key = np.sort(key)
-    begin = np.flatnonzero(np.diff(key, prepend=-1))
-    begin = begin[np.diff(begin, append=len(key)) == 2]
+    before, after = _neighbours(n, target, source, distance), _neighbours(n, source, target, distance)
+    tasks = np.flatnonzero(plain & (duration > 0) & (before >= 0) & (after >= 0))
+    tasks = tasks[np.lexsort((after[tasks], before[tasks]))]
+    new = (np.diff(before[tasks], prepend=-1) != 0) | (np.diff(after[tasks], prepend=-1) != 0)
+    begin = np.flatnonzero(new)
+    begin = begin[np.diff(begin, append=len(tasks)) == 2]
     one, other = tasks[begin], tasks[begin + 1]
     computes = graph.kind[one] == TaskKind.COMPUTE
     compute, transfer = np.where(computes, one, other), np.where(computes, other, one)
@@ -87,6 +85,20 @@ def find_diamonds(
     span[compute], span[transfer] = _side_by_side(graph, duration, compute, transfer)
     last = span[compute] >= span[transfer]
     return Diamonds(np.where(last, transfer, compute), np.where(last, compute, transfer), span)
+
+
+def _neighbours(n: int, task: IntArray, other: IntArray, distance: IntArray) -> IntArray:
+    """What is at the other ends of each task's edges, as one number; -1 unless there are one or two, all in
+    the same iteration."""
+    count = np.bincount(task, minlength=n)
+    fits = (count == 1) | (count == 2)
+    fits[task[distance != 0]] = False
+    ends = other[np.argsort(task, kind="stable")]
+    first = np.cumsum(count) - count
+    one, two = ends[first[fits]], ends[(first + count - 1)[fits]]
+    found = np.full(n, -1, np.int64)
+    found[fits] = np.minimum(one, two) * n + np.maximum(one, two)
+    return found
 
 
 def _side_by_side(

@@ -208,6 +208,8 @@ def test_chains_with_private_collectives_are_fused_exactly(
     st.lists(st.sampled_from([0.03, 0.1, 0.2, 0.75]), min_size=3, max_size=3),
     st.sampled_from([0.0, 0.05, 0.3]),
     st.sampled_from([0.0, 0.2]),
+    st.booleans(),
+    st.booleans(),
 )
 def test_tasks_side_by_side_are_fused_exactly(
     blocks: int,
@@ -216,24 +218,33 @@ def test_tasks_side_by_side_are_fused_exactly(
     weights: list[float],
     latency: float,
     jitter: float,
+    gathers: bool,
+    recomputes: bool,
 ) -> None:
-    """The backward of tensor parallelism: an all-reduce beside the weight gradient, sends disturb both."""
+    """The backward of tensor parallelism: an all-reduce beside the weight gradient, sends disturb both.
+
+    With sequence parallelism (``gathers``) the input is gathered beside the input gradient: pairs meet.
+    """
+    flow = {"kind": "transfer", "work": latency, "bytes": 1.0, "links": {"nvlink": 1}, "on": ["tp"]}
     tasks: list[dict[str, Any]] = []
     for b in range(blocks):
         for i in range(layers):
             before = [f"r{b}.{i - 1}", f"w{b}.{i - 1}"] if i else ([f"r{b - 1}.{layers - 1}"] if b else [])
+            if recomputes:
+                tasks.append({"name": f"c{b}.{i}", "work": 0.2, "on": ["compute"], "after": before[:1]})
+                before = [f"c{b}.{i}", *before]
+            if gathers:
+                tasks.append({"name": f"g{b}.{i}", **flow, "after": before})
+                before = [f"g{b}.{i}"]
+                tasks.append({"name": f"a{b}.{i}", **flow, "after": before})
             tasks.append({"name": f"i{b}.{i}", "work": 0.3 + 0.1 * i, "on": ["compute"], "after": before})
-            tasks.append(
-                {"name": f"r{b}.{i}", "kind": "transfer", "work": latency, "bytes": 1.0,
-                 "links": {"nvlink": 1}, "on": ["tp"], "after": [f"i{b}.{i}"]}
-            )  # fmt: skip
-            tasks.append(
-                {"name": f"w{b}.{i}", "work": weights[i % 3], "on": ["compute"], "after": [f"i{b}.{i}"]}
-            )
+            tasks.append({"name": f"r{b}.{i}", **flow, "after": [f"i{b}.{i}"]})
+            both = [f"i{b}.{i}", *([f"a{b}.{i}"] if gathers else [])]
+            tasks.append({"name": f"w{b}.{i}", "work": weights[i % 3], "on": ["compute"], "after": both})
         tasks.append(
             {"name": f"send{b}", "kind": "transfer", "work": 0.1, "bytes": 2.0, "links": {"nic": 1},
              "on": [f"pp{b % 2}"], "after": [f"r{b}.{layers - 1}"]}
         )  # fmt: skip
     plain, fused = fused_as_plain(tasks, jitter, speeds)
     if layers > 2 and not jitter:  # all but the last pair of a block, with what is between them
-        assert fused.num_events <= plain.num_events - 2 * blocks * (layers - 2)
+        assert fused.num_events <= plain.num_events - (2 + 3 * gathers) * blocks * (layers - 2)
