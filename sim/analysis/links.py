@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from sim.analysis.timeline_from_run import expand
 from sim.engine.record import RunRecord
 from sim.graph.execution import ExecutionGraph, TaskKind
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -48,43 +53,41 @@ def link_table(graph: ExecutionGraph, run: RunRecord, steps: float) -> pd.DataFr
         Columns ``link``, ``kind``, ``members`` (real links the row stands for), ``capacity_bytes_per_s``,
         ``bytes_per_step`` (of one member) and ``utilisation`` (0 .. 1, of the window).
     """
+    import pandas as pd  # a sweep's workers do without: loading it takes longer than most points
+
+    return pd.DataFrame(link_columns(graph, run, steps))
+
+
+def link_columns(graph: ExecutionGraph, run: RunRecord, steps: float) -> dict[str, Any]:
+    """The columns of :func:`link_table`."""
     moved = window_bytes(graph, run)
     capacity = graph.link_table.capacity
     span = float(run.window[1] - run.window[0])
     available = capacity * span
     utilisation = np.minimum(np.divide(moved, available, out=np.zeros_like(moved), where=available > 0), 1.0)
     order = np.lexsort((np.arange(len(moved)), -utilisation))
-    return pd.DataFrame(
-        {
-            "link": [graph.link_table.name[i] for i in order],
-            "kind": [graph.link_table.kind[i] for i in order],
-            "members": graph.link_table.members[order],
-            "capacity_bytes_per_s": capacity[order],
-            "bytes_per_step": moved[order] / steps,
-            "utilisation": utilisation[order],
-        }
-    )
+    return {
+        "link": [graph.link_table.name[i] for i in order],
+        "kind": [graph.link_table.kind[i] for i in order],
+        "members": graph.link_table.members[order],
+        "capacity_bytes_per_s": capacity[order],
+        "bytes_per_step": moved[order] / steps,
+        "utilisation": utilisation[order],
+    }
 
 
-def bottlenecks(table: pd.DataFrame, count: int = 5) -> list[dict[str, object]]:
+def bottlenecks(columns: Mapping[str, Any], count: int = 5) -> list[dict[str, object]]:
     """The ``count`` most loaded links that carry anything, as plain values for the result."""
-    used = table[table["bytes_per_step"] > 0].head(count)
+    used = np.flatnonzero(columns["bytes_per_step"] > 0)[:count]
     return [
         {
-            "link": str(link),
-            "kind": str(kind),
-            "utilisation": float(utilisation),
-            "bytes": float(moved),
-            "members": int(members),
+            "link": str(columns["link"][place]),
+            "kind": str(columns["kind"][place]),
+            "utilisation": float(columns["utilisation"][place]),
+            "bytes": float(columns["bytes_per_step"][place]),
+            "members": int(columns["members"][place]),
         }
-        for link, kind, utilisation, moved, members in zip(
-            used["link"],
-            used["kind"],
-            used["utilisation"],
-            used["bytes_per_step"],
-            used["members"],
-            strict=True,
-        )
+        for place in used.tolist()
     ]
 
 

@@ -11,7 +11,7 @@ from sim.analysis.bound import step_bound
 from sim.analysis.breakdown import Breakdown, breakdown, busy_fractions, task_seconds_by_cause, window_steps
 from sim.analysis.convergence import time_to_target
 from sim.analysis.energy import cost
-from sim.analysis.links import bottlenecks, link_table
+from sim.analysis.links import bottlenecks, link_columns
 from sim.analysis.result import Result
 from sim.analysis.staleness import known_staleness, staleness
 from sim.analysis.timeline_from_run import timeline_from_run
@@ -220,7 +220,7 @@ def fill_run(result: Result, graph: ExecutionGraph, run: RunRecord) -> None:
         result.step_time_interval_s = (float(low) * scale, float(high) * scale)
     busy = busy_fractions(graph, run, timeline)
     result.busy_fraction = _mean_over_workers(graph, busy)
-    result.bottlenecks = bottlenecks(link_table(graph, run, steps))
+    result.bottlenecks = bottlenecks(link_columns(graph, run, steps))
     result.collectives = list(data) if isinstance(data := graph.metadata.get("collectives"), list) else []
     result.task_seconds = task_seconds_by_cause(timeline, steps)
     barrier_free = graph.metadata.get("synchronization") in BARRIER_FREE
