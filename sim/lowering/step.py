@@ -333,6 +333,8 @@ class StepLowering:
                         ends = yield from self._layer_forward(stage, virtual, index, m, ends, Cause.RECOMPUTE)
             for index in reversed(block):
                 ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=True)
+                if self.layers[index].kind in self.strategy.recompute_layers:
+                    ends = yield from self._layer_forward(stage, virtual, index, m, ends, Cause.RECOMPUTE)
                 if self.parked:
                     ends = self.parked.come_back(stage, index, m, self.step, ends)
                 ends, weights = yield from self._layer_backward(stage, index, m, ends, weights, split=split)

@@ -98,9 +98,12 @@ def stored_elements(layer: Layer, strategy: Strategy, *, recompute: str | None =
     strategy : Strategy
         Its tensor and sequence parallelism, and its recomputation policy unless ``recompute`` is given.
     recompute : str, optional
-        ``none`` or ``selective``.
+        ``none`` or ``selective``; ``all``: whatever ``recompute_layers`` says, too.
     """
     policy = strategy.recompute if recompute is None else recompute
+    if policy != "all" and layer.kind in strategy.recompute_layers:
+        degree = strategy.tp if strategy.sequence_parallel else 1
+        return layer.input_elements / degree / strategy.cp
     split, whole = layer.stored_tensor_elements, layer.stored_elements - layer.stored_tensor_elements
     if policy == "selective":
         split -= layer.stored_selective_elements
@@ -269,7 +272,9 @@ def _activations(
     if strategy.offload_activations:  # those of the layer at hand, and of the one that comes or goes
         return 2 * per_element * max((stored(layer, "none") for layer in layers), default=0.0)
     if strategy.recompute != "full":
-        return per_element * held * sum(stored(layer, strategy.recompute) for layer in layers)
+        again = [layer for layer in layers if layer.kind in strategy.recompute_layers]
+        most = max((stored(layer, "all") for layer in again), default=0.0)
+        return per_element * (held * sum(stored(layer, strategy.recompute) for layer in layers) + most)
     kept, _ = activation_elements(layers, strategy)
     block_peak = max(
         (sum(stored(layer, "none") for layer in block) for block in _blocks(layers)),

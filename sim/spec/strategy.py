@@ -115,6 +115,11 @@ class Strategy(Spec):
         description="parts of every sequence that follow each other through the stages of gpipe (TeraPipe)",
     )
     recompute: Recompute = Field("none", description="activation recomputation (D13)")
+    recompute_layers: tuple[str, ...] = Field(
+        (),
+        description="kinds of layers (conv, norm, mlp, attention ...) of which only the input is kept; they"
+        " run forward again before their backward (D13)",
+    )
     state: StatePlacement = Field("replicated", description="where optimiser state and parameters live (D2)")
     sufficient_factors: SufficientFactors = Field(
         "never",

@@ -29,6 +29,8 @@ class WorkloadFacts:
     num_blocks : int
         Blocks between which a pipeline may be cut.
     num_layers : int
+    kinds : frozenset of str
+        Kinds of its layers.
     has_embedding, has_head : bool
         Whether the chain begins with an embedding (ends with a head) that shares its block with other layers.
     has_fully_connected : bool
@@ -48,6 +50,7 @@ class WorkloadFacts:
 
     num_blocks: int
     num_layers: int
+    kinds: frozenset[str]
     has_embedding: bool
     has_head: bool
     has_fully_connected: bool
@@ -74,6 +77,7 @@ class WorkloadFacts:
         return cls(
             num_blocks=workload.num_blocks,
             num_layers=len(workload.layers),
+            kinds=frozenset(layer.kind for layer in workload.layers),
             has_embedding=_shares_block(workload.layers[:2], "embedding"),
             has_head=_shares_block(workload.layers[:-3:-1], "head"),
             has_fully_connected=any(layer.fully_connected for layer in workload.layers),

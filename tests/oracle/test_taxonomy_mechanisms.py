@@ -171,6 +171,23 @@ def test_parked_activations_cross_to_the_host_and_back() -> None:
     assert foot == pytest.approx([4 * 2 * 1e6 * 4, 2 * 2 * 1e6 * 4])
 
 
+def test_some_kinds_of_layers_run_forward_again() -> None:
+    """Of the two layers of the kind only inputs are kept, and at a time the one that is computed again."""
+    model = stored()
+    layers = tuple(
+        layer.model_copy(update={"kind": "norm"}) if i % 2 else layer for i, layer in enumerate(model.layers)
+    )
+    model = model.model_copy(update={"layers": layers})
+    plain, again = run(model), run(model, recompute_layers=("norm",))
+    assert again.step_time_s - plain.step_time_s == pytest.approx(2 * 2 * 0.01, rel=1e-3)  # type: ignore[operator]
+    foot = [
+        make_plan(scenario(model, RACK, recompute_layers=kinds)).footprints[0]["activations"]
+        for kinds in ((), ("norm",))
+    ]
+    sample = 2 * 4  # samples times bytes
+    assert foot == pytest.approx([4e6 * sample, (2e6 + 2e5 + 1e6) * sample])
+
+
 def test_states_on_disks_are_read_and_written() -> None:
     """Two passes over the fp32 master copy and states, at the bandwidth of the disk."""
     from sim.spec.host import Storage

@@ -6,6 +6,19 @@ from tests.rule_cases.case import Case, cnn
 
 REFUSED: list[Case] = [
     Case(
+        "recompute-layers",
+        {"recompute_layers": ("conv",)},
+        "recompute_layers",
+        "name kinds of layers of gpt: attention, embedding, head, mlp. Got conv.",
+    ),
+    Case(
+        "recompute-layers",
+        {"recompute_layers": ("mlp",), "recompute": "full"},
+        "recompute_layers",
+        "be empty unless recompute is none",
+        advice="Try strategy.recompute=none or [].",
+    ),
+    Case(
         "token-slices",
         {"token_slices": 4},
         "token_slices",

@@ -418,6 +418,11 @@ TRAINING: tuple[Dimension, ...] = (
             _setting("strategy.recompute", "selective", "all but the attention core's, computed again"),
             _setting("strategy.recompute", "full", "only the inputs of blocks; one more forward pass"),
             Value(
+                "layers(kinds)",
+                "of some kinds of layers only the input; each runs forward again before its backward",
+                fields=("strategy.recompute_layers",),
+            ),
+            Value(
                 "offload_cpu",
                 "optimiser state in host memory; gradients go down, parameters come up (ZeRO-Offload)",
                 {"strategy.offload_optimizer": True},

@@ -228,3 +228,26 @@ def slices_follow_each_other(c: Context) -> Finding | None:
         return None
     near = ways("strategy.token_slices", near_divisors(strategy.token_slices, length))
     return Finding("strategy.token_slices", f"divide sequence_length ({length})", strategy.token_slices, near)
+
+
+@RULES.refuse(
+    "recompute-layers",
+    "recompute_layers recompute offload_activations",
+    "layers run forward again one by one, from inputs that are on the device",
+)
+def recomputed_layers_are_some(c: Context) -> Finding | None:
+    """Kinds of layers that the model has none of, or that another policy recomputes or moves anyway."""
+    strategy, field = c.strategy, "strategy.recompute_layers"
+    if not strategy.recompute_layers:
+        return None
+    none = ways(field, [()])
+    shown = ", ".join(strategy.recompute_layers)
+    unknown = [kind for kind in strategy.recompute_layers if kind not in c.workload_facts.kinds]
+    if unknown:
+        kinds = ", ".join(sorted(c.workload_facts.kinds))
+        return Finding(field, f"name kinds of layers of {c.workload.name}: {kinds}", shown, none)
+    if strategy.recompute == "none" and not strategy.offload_activations:
+        return None
+    must = "be empty unless recompute is none and activations stay on the device"
+    instead: Overrides = {"strategy.recompute": "none", "strategy.offload_activations": False}
+    return Finding(field, must, shown, (instead, *none), explain=True)
