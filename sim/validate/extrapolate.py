@@ -22,6 +22,8 @@ FloatArray = npt.NDArray[np.float64]
 
 TOLERANCE = 0.005
 """Largest relative error of the test run."""
+CLOSE = 0.001
+"""The same of runs with the fewest micro-batches; above it larger ones are played."""
 
 BLOCKS = ("transformer", "moe")
 """Generators whose blocks are all alike."""
@@ -79,8 +81,11 @@ MANY_CHUNKS = 6
 """Model chunks of a stage above which their number is extrapolated, too."""
 
 
-def axes_of(run: Run) -> Axes:
-    """Stages, micro-batches per stage or micro-batches, layers per chunk, chunks per stage of a run."""
+def axes_of(run: Run, *, few: bool = False) -> Axes:
+    """Stages, micro-batches per stage or micro-batches, layers per chunk, chunks per stage of a run.
+
+    ``few``: as few micro-batches of an interleaved pipeline as show how it goes on.
+    """
     stages, chunks = run.strategy.pp, run.strategy.virtual_stages
     blocks = int(run.params.get("num_layers", 0)) if run.generator in BLOCKS else 0
     blocks += run.ends if blocks else 0
@@ -97,7 +102,8 @@ def axes_of(run: Run) -> Axes:
         pipeline = _axis(stages, 4, 8, 10) if chunks == 1 else _axis(stages, 2, 3, 4)
     if chunks > 1:
         several = _axis(chunks, 2, 3, 4) if blocks and chunks > MANY_CHUNKS else Axis.fixed(chunks)
-        return pipeline, _axis(run.micro_batches / stages, 2, 3, 4), layers, several
+        rounds = (1, 2, 3) if few else (2, 3, 4)
+        return pipeline, _axis(run.micro_batches / stages, *rounds), layers, several
     # Micro-batches may leave a full pipeline in a rhythm of 2 or 4, so 8 lie between the values.
     first = pipeline.high + 2
     return pipeline, _axis(run.micro_batches, first, first + 8, first + 12), layers, Axis.fixed(chunks)
@@ -121,11 +127,18 @@ def estimate(
     known : callable
         Size -> whether it was played before and costs nothing.
     """
-    axes = axes_of(run)
-    corner_points: list[Point] = list(itertools.product(*(axis.values for axis in axes)))  # type: ignore[arg-type]
-    test: Point = tuple(axis.test for axis in axes)  # type: ignore[assignment]
-    wanted: Point = tuple(axis.wanted for axis in axes)  # type: ignore[assignment]
     per_stage = run.strategy.virtual_stages > 1
+    if per_stage:
+        found = _estimate(axes_of(run, few=True), per_stage, play, known)
+        if found is None or found.error <= CLOSE:
+            return found
+    return _estimate(axes_of(run), per_stage, play, known)
+
+
+def _estimate(
+    axes: Axes, per_stage: bool, play: Callable[[Size], FloatArray], known: Callable[[Size], bool]
+) -> Estimate | None:
+    corner_points, test, wanted = _points(axes)
 
     def size(point: Point) -> Size:
         s, m, d, chunks = point
@@ -151,12 +164,18 @@ def estimate(
     return Estimate(seconds, len(corners) + 1, error)
 
 
-def work_of(run: Run) -> float:
-    """Tasks that a run takes, up to a factor: its small runs' or, where that is less, its own."""
-    axes, per_stage = axes_of(run), run.strategy.virtual_stages > 1
+def _points(axes: Axes) -> tuple[list[Point], Point, Point]:
+    """Corners to play, the test and what is wanted."""
     corners: list[Point] = list(itertools.product(*(axis.values for axis in axes)))  # type: ignore[arg-type]
     test: Point = tuple(axis.test for axis in axes)  # type: ignore[assignment]
     wanted: Point = tuple(axis.wanted for axis in axes)  # type: ignore[assignment]
+    return corners, test, wanted
+
+
+def work_of(run: Run) -> float:
+    """Tasks that a run takes, up to a factor: its small runs' or, where that is less, its own."""
+    per_stage = run.strategy.virtual_stages > 1
+    corners, test, wanted = _points(axes_of(run, few=True))
     return min(sum(_work(point, per_stage) for point in {*corners, test}), _work(wanted, per_stage))
 
 
