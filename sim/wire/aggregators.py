@@ -35,6 +35,8 @@ class Aggregator:
         Latencies of a round trip.
     falls_back : bool
         Whether what finds no slot is summed by end hosts.
+    partial : bool
+        Whether it sums the gradients of whichever workers come first, without waiting for all.
     sparse : bool
         Whether it sums only the rows of embedding tables that are looked up most.
     trees : int, optional
@@ -51,6 +53,7 @@ class Aggregator:
     tree: bool = True
     steps: int = 1
     falls_back: bool = False
+    partial: bool = False
     sparse: bool = False
     trees: int | None = None
 
@@ -81,8 +84,9 @@ AGGREGATORS: dict[str, Aggregator] = {
         Aggregator(
             name="iswitch",
             description="switches with floating-point adders in an FPGA sum packets on the fly, in a tree",
-            source="Li et al., iSwitch, ISCA 2019: fp32 adders, packets of up to 1,522 bytes",
+            source="Li et al., iSwitch, ISCA 2019: fp32 adders, packets of up to 1,522 bytes, async mode",
             payload=1462 / 1522,
+            partial=True,
         ),
         Aggregator(
             name="atp",

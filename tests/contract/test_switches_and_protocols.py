@@ -10,11 +10,11 @@ import pytest
 from sim.analysis.simulate import simulate
 from sim.fabric.network import Network
 from sim.lowering import lower
-from sim.spec import Cluster, Scenario
+from sim.spec import Cluster, Scenario, Strategy
 from sim.spec.cluster import Protocol
 from sim.spec.names import names_of
 from sim.spec.strategy import InNetwork
-from sim.taxonomy import dimension
+from sim.taxonomy import check, dimension
 from sim.wire.aggregators import AGGREGATORS
 from sim.wire.transports import TRANSPORTS
 from tests.clusters import cluster, dgx1, plain_host, switched_host
@@ -185,3 +185,14 @@ def test_jobs_share_slots_and_large_messages_go_to_hosts() -> None:
     ring = seconds(rack(), collective="ring")
     assert seconds(rack(), in_network="sharp", switch_max_message=1e3) == pytest.approx(ring, rel=1e-9)
     assert seconds(rack(), in_network="sharp", switch_max_message=1e12) < ring
+
+
+def test_switches_that_sum_whoever_comes_first() -> None:
+    """Rule C2-12: of asynchronous workers only iSwitch's; each sends its message once, and gets a sum."""
+    fields = {"synchronization": "partial_allreduce", "group_size": 3, "update": "gradient_sum"}
+    for name, each in AGGREGATORS.items():
+        broken = {refusal.rule for refusal in check(Strategy(in_network=name, **fields), MODEL, rack())}
+        assert ("C2-12" in broken) != each.partial
+    found = loads(scenario(MODEL, rack(), in_network="iswitch", bucket_size=1e18, fold=False, **fields))
+    assert list(found.values()) == pytest.approx([M / AGGREGATORS["iswitch"].payload] * 2 * N, rel=1e-9)
+    assert seconds(rack(), in_network="iswitch", **fields) < seconds(rack(), **fields)

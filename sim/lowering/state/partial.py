@@ -15,14 +15,16 @@ from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.lowering.state.base import StateLowering
 from sim.models.phase import Phase
+from sim.wire.aggregators import AGGREGATORS
 
 
 class PartialAllReduceState(StateLowering):
     """A replica is ready when its backward is done (its update, where models are averaged).
 
     The ring among the k members of a group costs each of them 2(k - 1)/k of the message in each direction and
-    2(k - 1) latencies. Who the members are is only known while the graph is played, so a member's bytes go to
-    all other replicas in equal parts, which is what they do on average.
+    2(k - 1) latencies; switches that sum whoever comes first (iSwitch) cost the message each way. Who the
+    members are is only known while the graph is played, so a member's bytes go to all other replicas in equal
+    parts, which is what they do on average.
     """
 
     def __init__(self, emitter: Emitter) -> None:
@@ -40,10 +42,13 @@ class PartialAllReduceState(StateLowering):
         groups = np.array([np.roll(ranks, -i) for i in range(count)])
         if count > 1 and size > 1:
             others = np.arange(1, count)
+            fraction, steps = 2 * (size - 1) / size, 2 * (size - 1)
+            aggregator = AGGREGATORS.get(plan.strategy.in_network)
+            if aggregator is not None:  # up to the switch, and the sum down
+                fraction, steps = 1 / aggregator.payload, aggregator.steps
             phase = Phase(
-                np.zeros(count - 1, np.int64), others, np.full(count - 1, 1 / (count - 1)),
-                2 * (size - 1) / size, 2 * (size - 1),
-            )  # fmt: skip
+                np.zeros(count - 1, np.int64), others, np.full(count - 1, 1 / (count - 1)), fraction, steps
+            )
             plan.request("partial", groups, (phase,), asymmetric=True)
 
     @override

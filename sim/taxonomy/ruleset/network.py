@@ -129,15 +129,19 @@ def trees_map_on_switches(c: Context) -> Finding | None:
 )
 def slots_wait_for_all(c: Context) -> Finding | None:
     """Aggregation in switches without a sum over all workers that every worker gets."""
-    strategy = c.strategy
-    if _aggregator(c) is None:
+    strategy, aggregator = c.strategy, _aggregator(c)
+    if aggregator is None:
         return None
     together = strategy.synchronization in ("bsp", "local", "delayed")
+    together = together or (aggregator.partial and strategy.synchronization == "partial_allreduce")
     if strategy.state == "replicated" and together and not strategy.has_peers:
         return None
     got = f"{strategy.in_network} with state {strategy.state} and synchronization {strategy.synchronization}"
     must = "be none unless replicas all-reduce"
-    return Finding("strategy.in_network", must, got, (_OFF, {"strategy.state": "replicated"}), explain=True)
+    ways: tuple[Overrides, ...] = (_OFF, {"strategy.state": "replicated"})
+    if aggregator.partial:
+        ways = ({"strategy.synchronization": "partial_allreduce"}, *ways)
+    return Finding("strategy.in_network", must, got, ways, explain=True)
 
 
 @RULES.refuse("in-network-code", "in_network compression", "switches add numbers, not codes")

@@ -171,6 +171,7 @@ def stages_have_blocks(c: Context) -> Finding | None:
 def pipeline_is_filled(c: Context) -> Finding | None:
     """Fewer micro-batches than stages."""
     p, m = c.strategy.pp, c.num_micro_batches
+    m = None if m is None else m * c.strategy.token_slices
     if p == 1 or m is None or m >= p or c.strategy.schedule == "naive" or not schedule_facts(c).flushes:
         return None
     bubble = (p - 1) / (m + p - 1)

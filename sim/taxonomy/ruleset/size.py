@@ -38,7 +38,8 @@ def periods_are_finite(c: Context) -> Finding | None:
 def micro_batches_can_be_simulated(c: Context) -> Finding | None:
     """More micro-batches than a simulation of all layers can hold."""
     count, batch = c.num_micro_batches, c.replica_batch
-    most = max(1, MAX_TASKS // (c.workload_facts.num_layers * _period(c)))
+    tasks = c.workload_facts.num_layers * _period(c) * c.strategy.token_slices
+    most = max(1, MAX_TASKS // tasks)
     if count is None or batch is None or count <= most:
         return None
     least = -(-batch // most)
