@@ -221,7 +221,7 @@ class Strategy(Spec):
     graph: PeerGraph = Field("fixed", description="peers of topology `graph`: neighbours, drawn, or 2^k away")
     graph_degree: int = Field(2, ge=1, description="peers that a replica sends to in an exchange")
     graph_draws: int = Field(
-        16, ge=1, le=1000, description="exchanges that are drawn before a random graph repeats itself"
+        16, ge=1, le=256, description="exchanges that are drawn before a random graph repeats itself"
     )
     tree_levels: int = Field(
         1, ge=1, le=16, description="topology tree: levels of aggregators, each of group_size below it"

@@ -33,7 +33,7 @@ REFUSED: list[Case] = [
         "switch-trees",
         {"in_network": "sharp", "switch_jobs": 64},
         "switch_jobs",
-        "be at most 63 while in_network is sharp, because switches keep so many reduction trees",
+        "be at most 63 while in_network is sharp, because switches have so many reduction trees",
         cnn(),
         advice="Try 63 or strategy.in_network=none with strategy.switch_jobs=1.",
     ),

@@ -31,9 +31,9 @@ REFUSED: list[Case] = [
         "size-servers",
         {"state": "ps_dedicated", "num_servers": 10**9},
         "num_servers",
-        "be at most 312500 for 32 ranks",
+        "be at most 10000 for 32 ranks",
         cnn(),
-        advice="Try 312500.",
+        advice="Try 10000.",
     ),
 ]
 WARNED: list[Case] = []

@@ -56,7 +56,7 @@ def options_have_a_switch(c: Context) -> Finding | None:
     return None
 
 
-@RULES.refuse("switch-trees", "in_network switch_jobs", "switches keep so many reduction trees at a time")
+@RULES.refuse("switch-trees", "in_network switch_jobs", "switches have so many reduction trees, or slots")
 def jobs_have_trees(c: Context) -> Finding | None:
     """More jobs than switches have trees for, or slots."""
     strategy, aggregator = c.strategy, _aggregator(c)

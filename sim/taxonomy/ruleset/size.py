@@ -13,6 +13,7 @@ MAX_TASKS = 10_000_000
 """Computations of a period; an execution graph of so many tasks fits the memory of a workstation."""
 MAX_PIECES = 1_000_000
 MAX_PUSHES = 10_000_000
+MAX_SERVERS = 10_000
 
 
 def _period(c: Context) -> int:
@@ -76,7 +77,7 @@ def pushes_can_be_simulated(c: Context) -> Finding | None:
     servers, ranks = c.strategy.num_servers, c.num_ranks
     if servers is None or ranks is None:
         return None
-    most = MAX_PUSHES // ranks
+    most = min(MAX_SERVERS, MAX_PUSHES // ranks)
     if c.strategy.synchronization in BARRIER_FREE:
         most //= 10  # every worker of its own
     if servers <= max(1, most):
