@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-_PR_SET_TIMERSLACK = 29
+_PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29
 
 
 def real_time(priority: int) -> None:
     """Give this thread, and those it starts, a real-time priority where that is allowed; sleep precisely."""
-    try:
+    with suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    except (AttributeError, OSError):
-        pass
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process when the one that started it ends (Linux)."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def sleep_until(instant: float) -> None:

@@ -146,14 +146,19 @@ def _operation(op: str, size: int, rank: int, ranks: int) -> Callable[[], Any]:
         "all_reduce": lambda: dist.all_reduce(buffer),
         "broadcast": lambda: dist.broadcast(buffer, 0),
         "reduce": lambda: dist.reduce(buffer, 0),
-        "all_gather": lambda: dist.all_gather_into_tensor(buffer, part),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, buffer),
+        "all_gather": lambda: _gather_one(buffer, part),
+        "reduce_scatter": lambda: _scatter_one(part, buffer),
         "all_to_all": lambda: dist.all_to_all_single(other, buffer),
         "sendrecv_ring": exchange,
         "send": send,
         "barrier": dist.barrier,
     }
     return calls[op]
+
+
+# torch renamed both in 2.13.
+_gather_one = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_scatter_one = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 # -- layers ----------------------------------------------------------------------------------------------
@@ -253,9 +258,6 @@ class _Profile:
                 for name in order
             ],
         }
-
-    def _shapes(self, name: str) -> list[Any]:
-        return [[key, list(p.shape)] for key, p in self.units[name].named_parameters(recurse=False)]
 
 
 # -- data parallel ---------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ def require_torch() -> Any:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         import torch
+        import torch._dynamo  # the first step of an optimizer does: once here, not in every rank
         import torch.distributed
     except ImportError:
         raise InputError(
@@ -75,7 +76,7 @@ def run_ranks(
     Raises
     ------
     RecordingFailed
-        With the traceback's last line of the first rank that failed.
+        With the reason of the first rank that failed.
     """
     require_torch()
     port = random.SystemRandom().randint(20000, 45000)
@@ -104,6 +105,7 @@ def _be_rank(
 ) -> None:
     """Body of a child; never returns."""
     code = 1
+    clock.end_with_parent()
     try:
         address, interface = loopback() if hosts is None else (hosts.address(0), "eth0")
         os.environ |= {
@@ -116,13 +118,21 @@ def _be_rank(
             os.sched_setaffinity(0, {cores[rank % len(cores)]})
         result = ("ok", _in_group(job, rank, num_ranks, real_time))
         code = 0
-    except BaseException:
-        result = ("failed", f"rank {rank}: {traceback.format_exc().strip().splitlines()[-1]}")
+    except InputError as error:
+        result = ("input", error)
+    except BaseException as error:
+        result = ("failed", f"rank {rank}: {_first_line(error)}")
         if os.environ.get("CLUSTERLOOM_DEBUG"):
             traceback.print_exc()
     if rank == 0 or code:
         os.write(writing, pickle.dumps(result))
     os._exit(code)
+
+
+def _first_line(error: BaseException) -> str:
+    """Kind and reason of an error: what follows is where in torch it happened."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _in_group(job: Job, rank: int, num_ranks: int, real_time: bool) -> Any:
@@ -145,7 +155,7 @@ def _in_group(job: Job, rank: int, num_ranks: int, real_time: bool) -> Any:
 
 def _collect(children: dict[int, int], reading: int, timeout: float) -> Any:
     """Wait for all children; ends those that are left when one has failed."""
-    end, failed = time.monotonic() + timeout, False
+    end, failed = time.monotonic() + timeout, ""
     left = dict(children)
     parts: list[bytes] = []
     os.set_blocking(reading, False)
@@ -154,8 +164,8 @@ def _collect(children: dict[int, int], reading: int, timeout: float) -> Any:
             parts += _available(reading)
             ended = {child: status for child in left if (status := _status(child)) is not None}
             for child, status in ended.items():
-                del left[child]
-                failed = failed or status != 0
+                rank = left.pop(child)
+                failed = failed or _reason(rank, status)
             if not ended and (failed or time.monotonic() > end):
                 break
             time.sleep(0.02)
@@ -166,12 +176,19 @@ def _collect(children: dict[int, int], reading: int, timeout: float) -> Any:
             os.waitpid(child, 0)
         os.close(reading)
     text = b"".join(parts)
-    if not text:
-        raise RecordingFailed("the job took too long" if not failed else "a rank ended without a word")
-    state, value = pickle.loads(text)
+    state, value = pickle.loads(text) if text else ("failed", failed or "the job took too long")
+    if state == "input":
+        raise value
     if state != "ok" or failed or left:
-        raise RecordingFailed(str(value) if state != "ok" else "the job took too long")
+        raise RecordingFailed(str(value) if state != "ok" else failed or "the job took too long")
     return value
+
+
+def _reason(rank: int, status: int) -> str:
+    """Why a rank failed, from its exit status; empty if it did not."""
+    if os.WIFSIGNALED(status):
+        return f"rank {rank} was ended by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"rank {rank} failed" if status else ""
 
 
 def _status(child: int) -> int | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from sim.errors import InputError
+from sim.record.clock import end_with_parent
 
 _CLONE_NEWNET = 0x40000000
 _QUEUE_KB = 16384
@@ -109,7 +110,10 @@ class EmulatedHosts:
         ]  # fmt: skip
         for port, rate in self.slow_links.items():
             command += [str(port), str(rate)]
-        self._switch = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._switch = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=end_with_parent,
+            start_new_session=True,  # Ctrl-C is for us: ranks lose their network after they have ended
+        )  # fmt: skip
         assert self._switch.stdout is not None
         if self._switch.stdout.readline().strip() != "ready":
             assert self._switch.stderr is not None

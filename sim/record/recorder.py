@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from math import ceil, inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from sim.record.jobs import Setting
 
 STRATEGIES = ("collectives", "ddp", "local", "server", "pipeline", "fsdp")
+RULES, SCHEDULES = ("sync", "async", "ssp"), ("gpipe", "1f1b")
+MAX_RANKS, MAX_BYTES = 64, 2**30
 PING_BYTES, BULK_BYTES = 1024, 16 * 2**20
 _SIZES = (1024, 16384, 262144, 1048576, 4194304)
 _OPERATIONS = (
@@ -86,17 +89,51 @@ class Request:
     real_time: bool = False
 
     def __post_init__(self) -> None:
-        for name in self.strategies:
-            if name not in STRATEGIES:
-                raise InputError("--strategy", f"be one of {', '.join(STRATEGIES)}", name)
+        for option, given, known in (
+            ("--strategy", self.strategies, STRATEGIES),
+            ("--rule", self.rules, RULES),
+            ("--schedule", self.schedules, SCHEDULES),
+        ):
+            for name in given:
+                if name not in known:
+                    raise InputError(option, f"be one of {', '.join(known)}", name)
         for hook in self.hooks:
-            if hook not in ("none", "fp16") and not hook.removeprefix("powersgd").isdecimal():
-                raise InputError("--hook", "be none, fp16 or powersgdR", hook)
-        if self.ranks < 2:
-            raise InputError("--ranks", "be at least 2", self.ranks)
+            if hook not in ("none", "fp16") and not (_power_rank(hook) or 0) > 0:
+                raise InputError("--hook", "be none, fp16 or powersgdR (R a rank of at least 1)", hook)
+        self._check_numbers()
+        self._check_slow()
+
+    def _check_numbers(self) -> None:
+        if not 2 <= self.ranks <= MAX_RANKS:
+            raise InputError("--ranks", f"be from 2 to {MAX_RANKS}", self.ranks)
+        if self.rate_mbit is not None and not 0 < self.rate_mbit < inf:
+            raise InputError("--link", "be a positive rate", f"{self.rate_mbit:g} Mbit/s")
+        if not 0 <= self.delay_us < inf:
+            raise InputError("--delay", "not be negative", f"{self.delay_us:g} us")
+        for bucket in self.buckets:
+            if not 0 <= bucket < inf:
+                raise InputError("--bucket", "be a number of MiB, 0 for torch's default", bucket)
+        for size in self.sizes:
+            if not 0 < size <= MAX_BYTES:
+                raise InputError("--size", f"be from 1 to {MAX_BYTES} bytes", size)
+
+    def _check_slow(self) -> None:
+        """What is slow must exist, and must be something that these jobs can slow down."""
         for name, given in (("--slow-rank", self.slow_rank), ("--slow-link", self.slow_link)):
-            if given is not None and not 0 <= given[0] < self.ranks:
+            if given is None:
+                continue
+            if not 0 <= given[0] < self.ranks:
                 raise InputError(name, f"name a rank from 0 to {self.ranks - 1}", given[0])
+            if not 0 < given[1] < inf:
+                raise InputError(name, "have a positive value", f"{given[0]}:{given[1]:g}")
+        if self.slow_link is not None and self.rate_mbit is None:
+            raise InputError("--slow-link", "come with --hosts: only an emulated link can be slow")
+        if self.slow_rank is None:
+            return
+        jobs = set(self.strategies) - {"ddp", "local", "server"}
+        if jobs or not (self.emulate or set(self.strategies) == {"server"}):
+            must = "come with --emulate-compute and only ddp, local or server"
+            raise InputError("--slow-rank", must, " ".join(self.strategies))
 
     @property
     def tag(self) -> str:
@@ -136,12 +173,27 @@ class Recorder:
         """
         require_torch()
         trace = self._trace()
+        self._check_power(trace)
         with self._hosts() as hosts:
             for text, kind, job in self._jobs(self._setting(hosts), trace):
                 self.progress(text)
                 rows = self._ranks(job, self.request.ranks, hosts, self._cores())
                 self._note(append(self.folder, kind, rows))
         return self.written
+
+    def _check_power(self, trace: LayerTrace) -> None:
+        """Refuse PowerSGD over several buckets: gloo's threads issue its all-reduces in no fixed order.
+
+        The second and third all-reduce of a bucket are issued by the thread that finished the one before.
+        With two buckets under way ranks then disagree about what comes next, and gloo ends the process.
+        """
+        if "ddp" not in self.request.strategies or not any(map(_power_rank, self.request.hooks)):
+            return
+        size = 4 * trace.num_parameters / 2**20
+        for bucket in self.request.buckets:
+            if bucket < size:
+                must = f"hold the whole model ({ceil(size)} MiB) for a PowerSGD hook"
+                raise InputError("--bucket", must, f"{bucket:g}", hint=f"Try --bucket {ceil(size)}.")
 
     def _trace(self) -> LayerTrace:
         from sim.record.jobs import layers
@@ -248,3 +300,9 @@ class Recorder:
     def _note(self, path: Path) -> None:
         if path not in self.written:
             self.written.append(path)
+
+
+def _power_rank(hook: str) -> int | None:
+    """Rank of a ``powersgdR`` hook; None of another hook."""
+    rank = hook.removeprefix("powersgd")
+    return int(rank) if rank != hook and rank.isdecimal() else None

@@ -14,7 +14,6 @@ import torch.distributed as dist
 from sim.record.clock import Load, sleep_until, variation
 from sim.record.jobs import Row, Setting, _gather, _machine
 
-RULES = ("sync", "async", "ssp")
 _RATE = 1e-3
 _DROPPED = 2  # first iterations of each worker
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,9 @@ torch = pytest.importorskip("torch")
 
 from sim.cli.main import main  # noqa: E402
 from sim.errors import InputError  # noqa: E402
+from sim.record.launch import RecordingFailed, run_ranks  # noqa: E402
 from sim.record.network import require_emulation  # noqa: E402
+from sim.record.recorder import Request  # noqa: E402
 
 
 def can_emulate() -> bool:
@@ -54,5 +59,37 @@ def test_real_compute_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_unknown_workload_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["record", "--workload", "magic", "-o", str(tmp_path)]) == 1
-    assert "magic" in capsys.readouterr().err
+    assert main(["record", "--workload", "magic", "-o", str(tmp_path)]) == 2
+    assert "--workload: must be one of mlp, cnn, transformer" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_failing_rank_says_why_in_one_line() -> None:
+    def fail(rank: int, ranks: int) -> None:
+        if rank == 1:
+            raise RuntimeError("no more beans\nand a long story")
+
+    def end(rank: int, ranks: int) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(RecordingFailed, match=r"^rank 1: RuntimeError: no more beans$"):
+        run_ranks(fail, 2)
+    with pytest.raises(RecordingFailed, match="was ended by SIGKILL"):
+        run_ranks(end, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"rules": ("bsp",)}, "--rule"),
+        ({"hooks": ("powersgd0",)}, "--hook"),
+        ({"rate_mbit": 0.0}, "--link"),
+        ({"buckets": (float("nan"),)}, "--bucket"),
+        ({"slow_link": (1, 100.0)}, "--slow-link"),
+        ({"slow_rank": (1, 2.0)}, "--slow-rank"),
+        ({"slow_rank": (1, -2.0), "emulate": True}, "--slow-rank"),
+        ({"slow_rank": (1, 2.0), "emulate": True, "strategies": ("fsdp",)}, "--slow-rank"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=rf"^{named}: must"):
+        Request(**({"workload": "mlp", "ranks": 2, "strategies": ("ddp",)} | options))
