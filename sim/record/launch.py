@@ -176,8 +176,9 @@ def _collect(children: dict[int, int], reading: int, timeout: float) -> Any:
             os.waitpid(child, 0)
         os.close(reading)
     text = b"".join(parts)
-    state, value = pickle.loads(text) if text else ("failed", failed or "the job took too long")
-    if state == "input":
+    given: tuple[str, Any] = pickle.loads(text) if text else ("failed", failed or "the job took too long")
+    state, value = given
+    if isinstance(value, InputError):
         raise value
     if state != "ok" or failed or left:
         raise RecordingFailed(str(value) if state != "ok" else failed or "the job took too long")
