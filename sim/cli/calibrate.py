@@ -55,15 +55,15 @@ def collectives(
     from sim.calibrate.collectives import fit, population_of, usable
     from sim.catalog import default_catalog
     from sim.validate.collectives.board import Board, predictions
-    from sim.validate.collectives.load import load_rows
+    from sim.validate.collectives.load import given_columns, load_rows
 
-    rows = load_rows(files, _columns(given or []))
+    rows = load_rows(files, given_columns(given or []))
     good = usable(rows)
     if not good:
         reasons = sorted({row.message for row in rows if row.message}) or ["no row has a time"]
-        raise InputError(
-            "FILE", "have rows of known hardware", "; ".join(reasons), hint="Use --set hardware=H100."
-        )
+        lacking = "collective=all_reduce" if "collective" in reasons[0] else "hardware=H100"
+        must = "have rows of a known collective on known hardware"
+        raise InputError("FILE", must, "; ".join(reasons), hint=f"Use --set {lacking}.")
     start = None if scratch else population_of(default_catalog().calibration("collectives"))
     fitted = fit(rows, start, systems=not pooled)
     names = ", ".join(Path(file).name for file in files)
@@ -89,16 +89,6 @@ def collectives(
 def quoted(text: str) -> str:
     """A YAML scalar in double quotes, which JSON's are."""
     return dumps(text, ensure_ascii=False)
-
-
-def _columns(given: list[str]) -> dict[str, str]:
-    columns = {}
-    for item in given:
-        name, equals, value = item.partition("=")
-        if not equals or not name.strip():
-            raise InputError("--set", "be COLUMN=VALUE", repr(item), hint="Example: --set hardware=H100-SXM.")
-        columns[name.strip()] = value.strip()
-    return columns
 
 
 def calibration_text(calibration: Calibration) -> str:

@@ -18,6 +18,12 @@ def collectives(
         list[str] | None,
         typer.Option(help="CSV or nccl-tests log; may repeat. The published measurements by default."),
     ] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="COLUMN=VALUE a log does not say: hardware, nodes, collective ...; may repeat."
+        ),
+    ] = None,
     calibration: Annotated[
         list[str] | None,
         typer.Option(help="Calibration name or file, over the shipped one; may repeat."),
@@ -38,9 +44,9 @@ def collectives(
 
     from sim.catalog import default_catalog
     from sim.validate.collectives.board import Board, predictions
-    from sim.validate.collectives.load import load_rows, published
+    from sim.validate.collectives.load import given_columns, load_rows, published
 
-    rows = load_rows(measurements or [published()])
+    rows = load_rows(measurements or [published()], given_columns(given or []))
     if hold_out is None:
         fitted = default_catalog().calibration(("default", "collectives", *(calibration or ())))
         table = predictions(rows, fitted)

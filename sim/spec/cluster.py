@@ -64,13 +64,13 @@ class Cluster(CatalogSpec):
     )
     transport: str = Field(
         "verbs",
-        description="how hosts talk, a key of a calibration's links: verbs (InfiniBand, RoCE), efa, "
-        "slingshot, tcp, tcpx, tcpxo",
+        description="whose measurements apply, a key of a calibration's links: verbs (InfiniBand, RoCE), "
+        "efa, slingshot, tcp, tcpx, tcpxo; what is modelled instead is `protocol`",
     )
     protocol: Protocol | None = Field(
         None,
-        description="what messages between hosts cost beside links: headers, processor time per byte, "
-        "latency (D9); nothing that the calibration does not say if absent",
+        description="model of what messages between hosts cost beside links, from textbook figures: headers, "
+        "processor time per byte, latency (D9); absent: only what was measured, see `transport`",
     )
     protocol_cores: int = Field(
         1, ge=1, description="processor cores per network port that move bytes, for tcp and dpdk"

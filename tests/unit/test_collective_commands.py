@@ -118,3 +118,22 @@ def test_odd_rows_of_a_users_own_table(tmp_path: Path, capsys: pytest.CaptureFix
     good = found[found["status"] == "ok"]
     assert (good["low_us"] < good["predicted_time_us"]).all()
     assert (good["predicted_time_us"] < good["high_us"]).all()
+
+
+def test_what_a_log_does_not_say_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log that begins after its first line names no collective."""
+    path, out = tmp_path / "cut.log", tmp_path / "pred.csv"
+    path.write_text(
+        "#  Rank  0 Pid 1 on node-a device  0 [0x0f] NVIDIA A100-SXM4-80GB\n"
+        "#  Rank  1 Pid 2 on node-a device  1 [0x15] NVIDIA A100-SXM4-80GB\n"
+        "0: 1_048_576 262144 float sum -1 25.10 41.78 41.78 0 25.00 41.94 41.94 N/A\n"
+        "   ...\n"
+        "   67108864 16777216 float sum -1 400.10 167.73 167.73 0 399.00 168.19 168.19 N/A\n"
+    )
+    assert main(["calibrate", "collectives", str(path), "-o", str(tmp_path / "cal.yaml")]) == 2
+    error = capsys.readouterr().err
+    assert "collective not known: none given. Use --set collective=all_reduce." in error
+    arguments = ["validate", "collectives", "--measurements", str(path), "--out", str(out)]
+    assert main([*arguments, "--set", "collective=all_reduce"]) == 0
+    assert pd.read_csv(out)["status"].tolist() == ["ok"] * 4
+    assert main([*arguments, "--set", "collective"]) == 2
