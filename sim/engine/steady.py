@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 _TOLERANCE = 1e-9
 # A run without randomness that does not recur (an asynchronous one) is given this many iterations to do so.
 _PATIENCE = 16
-MAX_INSTANCES = 1_000_000
-"""Task instances (about a minute) after which an open-ended run is content with the interval it has; looking
+MAX_INSTANCES = 500_000
+"""Task instances (half a minute) after which an open-ended run is content with the interval it has; looking
 at links and transfers to share bandwidth counts as well."""
+_FIRST_LOOK = 1 / 10
+"""Part of them after which a run that waits for one worker is asked whether its interval will do already."""
+_LOOK_AGAIN = 1.25  # times the work of the last look
 _LEAST_ITERATIONS = 4
 # A worker so many iterations behind the first is not waited for once the work is done.
 _STRAGGLING = 64
@@ -56,7 +59,8 @@ class SteadyState:
         self._seen: dict[object, list[tuple[int, float, FloatArray, FloatArray]]] = {}
         self._boundary_tasks: IntArray = np.flatnonzero(player.plan.boundary)
         self._means: list[float] = []
-        self.budget = float(MAX_INSTANCES)
+        self._most = float(MAX_INSTANCES)
+        self.budget = self._look_at = self._most * _FIRST_LOOK
         self.stop = ""
         self.window_iterations = (0, 0)
         self.half_width = 0.0
@@ -82,18 +86,40 @@ class SteadyState:
         return False
 
     def give_up(self, now: float) -> bool:
-        """Whether a run that has cost its budget ends here; if so, with what is known."""
-        player, played = self._player, len(self._player.boundary_times)
-        if played >= _LEAST_ITERATIONS:
+        """Whether a run that has cost its budget ends here; if so, with what is known.
+
+        It ends once it has cost all that a run may cost: with whole iterations, or in the middle of one if
+        they are too large to play four. Before that only if one worker has been left far behind, for which no
+        iteration can end, and the rate of the others is known well enough without it.
+        """
+        player, played, work = self._player, len(self._player.boundary_times), self._player.work()
+        spent = work >= self._most
+        if not spent and work < self._look_at:
+            return False
+        self._look_at = work * _LOOK_AGAIN
+        if spent and played >= _LEAST_ITERATIONS:
             first, width = confidence_interval(np.array([0.0, *self._means[:played]]), least=2)
             return self._finish("limit", first, played, width)
-        opened = len(player.pending) // player.plan.stride
-        if opened - played <= _STRAGGLING or not player.works_on(played):
+        if not (self._waits_for_one(played) or (spent and played and self._has_gone_round(now))):
             return False
-        player.boundary_times.append(now)
         first = 1 if played else 0
         begin = player.boundary_times[0] if played else 0.0
-        return self._finish("limit", first, played + 1, rate_interval(self._boundary_ends(), begin, now))
+        width = rate_interval(self._boundary_ends(), begin, now)
+        if not spent and width > self._confidence:
+            return False
+        player.boundary_times.append(now)
+        return self._finish("limit" if spent else "confidence", first, played + 1, width)
+
+    def _waits_for_one(self, played: int) -> bool:
+        """Whether others are far ahead of the iteration that ends next, and somebody works on it."""
+        opened = len(self._player.pending) // self._player.plan.stride
+        return opened - played > _STRAGGLING and self._player.works_on(played)
+
+    def _has_gone_round(self, now: float) -> bool:
+        """Whether the time since the first iteration is as long as that, or its workers did as much again."""
+        begin = self._player.boundary_times[0]
+        ends = self._boundary_ends()
+        return now >= 2.0 * begin or int(((ends > begin) & (ends <= now)).sum()) >= ends.shape[1]
 
     def _boundary_ends(self) -> FloatArray:
         """Ends of the boundary tasks of all iterations, shape (iterations, tasks); NaN where not reached."""

@@ -168,14 +168,18 @@ def stragglers(factor: float, *, barrier: bool = False) -> ExecutionGraph:
 
 def test_worker_far_behind_does_not_keep_a_run_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steady, "MAX_INSTANCES", 1200)
-    run = play(stragglers(1e5))
+    run = play(stragglers(1e5), confidence=1e-4)
     assert (run.stop, run.converged) == ("limit", False)
     assert run.num_instances < 2000
     assert run.window[1] < 1e5  # not even one step of the slowest
     low, high = run.step_time_interval
     assert low < run.step_time < high
-    again = play(stragglers(1e5))
+    again = play(stragglers(1e5), confidence=1e-4)
     assert np.array_equal(again.end, run.end)
+    soon = play(stragglers(1e5), confidence=0.2)  # good enough is good enough
+    assert (soon.stop, soon.converged) == ("confidence", True)
+    assert soon.num_instances < run.num_instances
+    assert soon.step_time_interval[1] <= 1.2 * soon.step_time
 
 
 def test_run_over_its_budget_ends_with_the_interval_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
