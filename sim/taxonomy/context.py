@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -196,6 +196,14 @@ class ClusterFacts:
             protocol=cluster.protocol,
             gpudirect_rdma=cluster.gpudirect_rdma,
         )
+
+    def hosts_for(self, ranks: int) -> tuple[Mapping[str, object], ...]:
+        """A cluster with devices for so many ranks, as a way out; none where hosts differ or form a torus."""
+        sizes = set(self.devices_of_host)
+        if len(sizes) != 1 or self.torus or ranks > 1_000_000:
+            return ()
+        count = -(-ranks // sizes.pop())
+        return ({"cluster.num_hosts": count},) if count > self.num_hosts else ()
 
     @property
     def num_hosts(self) -> int:

@@ -11,7 +11,7 @@ from sim.errors import InputError
 from sim.spec.cluster import Cluster
 from sim.spec.strategy import Strategy
 from sim.spec.workload import Workload
-from sim.taxonomy.context import Context
+from sim.taxonomy.context import ClusterFacts, Context
 from sim.taxonomy.rule import Finding, Overrides, Refusal, Rule
 from sim.taxonomy.ruleset import ALL_RULES
 from sim.wire.aggregators import AGGREGATORS
@@ -122,12 +122,23 @@ def apply(context: Context, overrides: Overrides) -> Context:
     for name, value in overrides.items():
         owner, field = name.split(".")
         changes[owner][field] = value
+    hosts = changes["cluster"].pop("num_hosts", None)
+    if hosts is not None:
+        changes["cluster"] |= _of_hosts(context.cluster, hosts)
     return replace(
         context,
         strategy=context.strategy.model_copy(update=changes["strategy"]),
         workload=context.workload.model_copy(update=changes["workload"]),
         cluster=replace(context.cluster, **changes["cluster"]),
     )
+
+
+def _of_hosts(cluster: ClusterFacts, count: int) -> dict[str, Any]:
+    """What is different of a cluster with so many hosts like its first one."""
+    devices = cluster.devices_of_host[:1] * count
+    single = cluster.fabric_kind == "single_switch"
+    racks = {"rack_hosts": count} if single else {}
+    return {"devices_of_host": devices, "num_devices": sum(devices), **racks}
 
 
 def require_valid(strategy: Strategy, workload: Workload, cluster: Cluster, *, where: str = "") -> None:

@@ -130,6 +130,26 @@ def test_preset_resolves_on_a_suitable_cluster(name: str) -> None:
     assert resolve(strategy, workload, cluster).dp == 8 * hosts // (strategy.tp * strategy.cp * strategy.pp)
 
 
+SUITABLE = ("resnet50", "gpt3-1.3b", "mixtral-8x7b", "bert-large", "gpt3-13b")
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name not in WHERE])
+def test_preset_plays_on_the_cluster_it_names(name: str) -> None:
+    """With one of a few models, and that cluster as the catalogue has it."""
+    where, strategy = CATALOG.preset(name).cluster, CATALOG.strategy(name)
+    if where is None:
+        return
+    cluster, refused = CATALOG.cluster(where), []
+    for model in SUITABLE:
+        batch = {} if model == "resnet50" else {"global_batch_size": 256}
+        refusals = check(strategy, CATALOG.workload(model, **batch), cluster)
+        if not refusals:
+            return
+        assert all(each.alternatives for each in refusals[:1]), str(refusals[0])
+        refused.append(str(refusals[0]))
+    raise AssertionError(refused)
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_says_what_it_is_and_where_it_comes_from(name: str) -> None:
     header = CATALOG.preset(name)

@@ -368,7 +368,8 @@ def ranks_fit_devices(c: Context) -> Finding | None:
     )
     if strategy.dp is None or c.model_parallel > devices:
         smaller = ways(f"strategy.{axis}", near_divisors(degree, devices, most=room)) + smaller
-        return Finding(f"strategy.{axis}", must, f"{degree} ({product})", smaller)
+        more = c.cluster.hosts_for(ranks)
+        return Finding(f"strategy.{axis}", must, f"{degree} ({product})", (*smaller, *more))
     fewer = ways("strategy.dp", near_divisors(strategy.dp, devices // c.model_parallel))
     return Finding("strategy.dp", must, f"{strategy.dp} ({product})", fewer + smaller)
 

@@ -117,15 +117,21 @@ def servers_have_processors(c: Context) -> Finding | None:
         "strategy.state",
         "not be a parameter server on hosts without a cpu_device",
         state,
-        (TO_REPLICATED, {**TO_REPLICATED, "strategy.num_servers": None}, {"strategy.state": other}),
+        (
+            TO_REPLICATED,
+            {**TO_REPLICATED, "strategy.num_servers": None},
+            {"strategy.state": other},
+            {**TO_REPLICATED, "strategy.synchronization": "bsp"},
+            {**TO_REPLICATED, "strategy.num_servers": None, "strategy.synchronization": "bsp"},
+        ),
         explain=True,
     )
 
 
 def _without_matrices(c: Context, field: str, chosen: str) -> Finding | None:
     """A choice for fully connected layers where the model has none."""
-    if chosen == "never" or c.workload_facts.has_fully_connected:
-        return None
+    if chosen != "always" or c.workload_facts.has_fully_connected:
+        return None  # cheaper: of no layer
     must = f"be never, as {c.workload.name} has no fully connected layer"
     return Finding(field, must, chosen, ({field: "never"},))
 

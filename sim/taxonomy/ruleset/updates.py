@@ -225,9 +225,13 @@ def peers_are_several(c: Context) -> Finding | None:
     nodes = _nodes(c)
     if not c.strategy.has_peers or nodes is None or nodes > 1:
         return None
+    size = c.group_size if c.strategy.synchronization == "group_hybrid" else 1
     return Finding(
         "strategy.topology", "be auto for a single replica or group", c.strategy.topology,
-        (_AUTO, {**_AUTO, **_DEFAULT_UPDATE}, {"strategy.group_size": 1}),
+        (
+            _AUTO, {**_AUTO, **_DEFAULT_UPDATE}, {"strategy.group_size": 1},
+            *c.cluster.hosts_for(2 * c.model_parallel * size),
+        ),
     )  # fmt: skip
 
 
