@@ -108,5 +108,5 @@ def test_runs_that_ran_fit(catalog: Catalog) -> None:
         stages = memory_by_stage(run.scenario(calibration))
         if max(sum(stage.values()) for stage in stages) > run.cluster.main_device.capacity:
             over.append(run.row.id)
-    assert len(over) <= 0.01 * len(runs)
+    assert len(over) <= 0.02 * len(runs)
     assert {identifier.split("-")[0] for identifier in over} <= {"MBRG", "NEMO24", "DLE"}
