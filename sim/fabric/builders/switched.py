@@ -26,9 +26,9 @@ def dragonfly(fabric: Fabric, ports: Ports) -> Wiring:
     groups = max(1, math.ceil(len(ports) / (per_router * routers)))
     global_per_router = max(1, routers // 2)
     if groups - 1 > routers * global_per_router:
-        raise InputError(
-            "cluster.fabric.k", "let every two groups have a cable", f"{groups} groups of {routers} routers"
-        )
+        got = f"{groups} groups of {routers} routers"
+        hint = f"Try {2 * _balanced(len(ports))} and no hosts_per_leaf, which is balanced."
+        raise InputError("cluster.fabric.k", "let every two groups have a cable", got, hint=hint)
     per_pair = routers * global_per_router // max(groups - 1, 1)
     among_groups = per_pair * groups * (groups - 1) // 2
     require_size("k", groups * routers * (routers - 1) // 2 + among_groups, cables=True)
