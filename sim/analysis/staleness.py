@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sim.analysis.timeline_from_run import Instances
+from sim.analysis.timeline_from_run import Instances, expand
 from sim.engine.record import RunRecord
 from sim.graph.execution import Cause, ExecutionGraph, TaskKind
 from sim.taxonomy.synchronizations import BARRIER_FREE
@@ -201,16 +201,20 @@ def clocks_ahead(
     A worker's clock advances when its update is applied (at the end of its iteration, if it has none).
     """
     workers = [row for row, kind in enumerate(graph.devices.kind) if kind == "worker"]
-    closing = _clock_tasks(graph, pulls)
+    column = np.full(len(graph.devices.kind), -1, np.int64)
+    column[workers] = np.arange(len(workers))
     iterations = int(run.iteration.max()) + 1 if len(run.iteration) else 0
     done = np.full((iterations, len(workers)), -np.inf)
     begun = np.full((iterations, len(workers)), np.inf)
+    closing = _clock_tasks(graph, pulls)
+    pairs = np.array([(task, column[worker]) for worker in workers for task in closing[worker]], np.int64)
+    pairs = pairs.reshape(-1, 2)[np.argsort(pairs.reshape(-1, 2)[:, 0], kind="stable")]
+    owner, entry = expand(np.searchsorted(pairs[:, 0], np.arange(graph.num_tasks + 1)), run.task)
+    np.maximum.at(done, (run.iteration[owner], pairs[entry, 1]), run.end[owner])
+    at = column[graph.device[run.task]]
     computing = (graph.kind[run.task] == TaskKind.COMPUTE) & (graph.cause[run.task] != Cause.DATA)
-    for column, worker in enumerate(workers):
-        rows = np.flatnonzero(np.isin(run.task, closing[worker]))
-        np.maximum.at(done[:, column], run.iteration[rows], run.end[rows])
-        rows = np.flatnonzero(computing & (graph.device[run.task] == worker))
-        np.minimum.at(begun[:, column], run.iteration[rows], run.start[rows])
+    rows = np.flatnonzero(computing & (graph.device[run.task] >= 0) & (at >= 0))
+    np.minimum.at(begun, (run.iteration[rows], at[rows]), run.start[rows])
     done[done == -np.inf] = np.inf
     slowest = np.maximum.accumulate(done.max(axis=1)) if len(workers) else np.zeros(0)
     inside = (begun > run.window[0]) & (begun <= run.window[1])
