@@ -45,7 +45,7 @@ def test_breakdown_adds_up_and_shares_are_shares(name: str):
 def test_same_scenario_same_bytes_in_two_processes():
     code = (
         "import sim; cluster = sim.cluster('v100-dlperf', num_hosts=2); "
-        "print(sim.run('resnet50', cluster, jitter=0.05, seed=3).to_json())"
+        "print(sim.run('alexnet', cluster, jitter=0.05, seed=3).to_json())"
     )
     first, second = (
         subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
