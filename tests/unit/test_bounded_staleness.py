@@ -1,4 +1,4 @@
-"""SSP beside BSP where servers and ports are no bottleneck: what the bound costs, and what reading late costs."""
+"""SSP beside BSP where servers and ports are no bottleneck: what the bound costs, and reading late."""
 
 from __future__ import annotations
 
