@@ -68,7 +68,7 @@ def left_out(
     base: Calibration,
     part_of: Callable[[Term], object],
     *,
-    iterations: int = 10,
+    iterations: int = 8,
 ) -> list[Residual]:
     """Fit without each part in turn and predict it.
 
@@ -76,7 +76,7 @@ def left_out(
     ----------
     terms : sequence of Term
     prior, base : Calibration
-        As in :func:`sim.calibrate.runs.fit_runs`; what was fitted before must not be in ``prior``.
+        Means of the priors, which must not know of any fit, and where the searches start.
     part_of : callable
         Term -> fold or framework.
     iterations : int
@@ -86,7 +86,7 @@ def left_out(
     for part in sorted({str(part_of(term)) for term in terms}):
         seen = [term for term in terms if str(part_of(term)) != part]
         if seen:
-            fitted = fit_runs(seen, prior, base, iterations=iterations)
+            fitted = fit_runs(seen, prior, prior, start=base, iterations=iterations)
             found += residuals((t for t in terms if str(part_of(t)) == part), fitted.calibration)
     return found
 

@@ -1,7 +1,8 @@
 """The whole of ``calibrate runs``: simulate, fit, simulate again, leave rows out, and put it together.
 
-All but the last round look at a sample of the sources with many rows: they only move the point around which
-the last one is linear.
+Of sources with many rows a sample is looked at: sources count alike, so more rows of one would add little.
+A round is linear around the calibration that it simulates with. From scratch, two rounds come close; one does
+where the calibration is already close (``warm``).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sim.validate.runs_loader import Run
 Section = dict[str, dict[str, Parameter]]
 
 SAMPLE = 250
-"""Rows of a source that suffice where the fit is not the last word."""
+"""Rows of a source that are simulated, about."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ def fit_rounds(
     rounds: int = 2,
     folds: bool = True,
     scratch: bool = False,
+    warm: bool = False,
     workers: int = 2,
     cache: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
@@ -93,6 +95,9 @@ def fit_rounds(
         Leave out folds and frameworks for held-out errors and intervals.
     scratch : bool
         Ignore what an earlier fit put into ``default``: only its cited values count.
+    warm : bool
+        With ``scratch``: simulate the first round with ``default`` as it is, and start the search there. The
+        priors stay those of the cited values.
     workers, cache
         As in :func:`sim.validate.runs.predict_all`.
     progress : callable, optional
@@ -100,14 +105,15 @@ def fit_rounds(
     """
     cited = without_fits(default) if scratch else default
     prior = prior_of(default) if scratch else default
-    present = prior
+    present = default if warm else prior
+    some = sample(runs)
     for number in range(1, rounds + 1):
-        looked_at = runs if number == rounds else sample(runs)
-        progress(f"round {number} of {rounds}: simulating {len(looked_at)} runs")
-        found = predict_all(looked_at, present, workers=workers, cache=cache)
+        progress(f"round {number} of {rounds}: simulating {len(some)} of {len(runs)} runs")
+        found = predict_all(some, present, workers=workers, cache=cache)
         simulated = {p.id: p.step_time_s for p in found if p.step_time_s is not None}
-        terms = make_terms(looked_at, simulated, present)
-        fitted = fit_runs(terms, prior, present)
+        terms = make_terms(some, simulated, present)
+        progress(f"fitting {len(terms)} runs")
+        fitted = fit_runs(terms, prior, prior, start=present)
         present = fitted.calibration
     errors = mape(residuals(terms, fitted.calibration))
     by_fold: dict[str, float] = {}
@@ -115,9 +121,7 @@ def fit_rounds(
     if folds:
         progress("leaving out folds and frameworks")
         unseen = left_out(terms, prior, fitted.calibration, fold_of, iterations=ITERATIONS)
-        few = {run.row.id for run in sample(runs)}
-        some = [term for term in terms if term.run.row.id in few]
-        unknown = left_out(some, prior, prior, software)
+        unknown = left_out(terms, prior, prior, software)
         by_fold, by_framework = mape(unseen), mape(unknown)
         fitted = with_spread(fitted, unseen, unknown or unseen, found)
     return Rounds(_merged(cited, fitted.calibration), errors, by_fold, by_framework)

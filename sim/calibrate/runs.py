@@ -282,7 +282,12 @@ def _start(base: Calibration, prior: Calibration, knob: Knob) -> float:
 
 
 def fit_runs(
-    terms: Sequence[Term], prior: Calibration, base: Calibration | None = None, *, iterations: int = 12
+    terms: Sequence[Term],
+    prior: Calibration,
+    base: Calibration | None = None,
+    *,
+    start: Calibration | None = None,
+    iterations: int = 16,
 ) -> RunFit:
     """Fit all knobs to the measured step times of ``terms``.
 
@@ -293,7 +298,9 @@ def fit_runs(
     prior : Calibration
         Its values are the means of the priors.
     base : Calibration, optional
-        Where to start, and what keeps the other parameters; the prior if absent.
+        What keeps the parameters that are not fitted; the prior if absent.
+    start : Calibration, optional
+        Where the search starts; ``base`` if absent.
     iterations : int
         Steps of the search.
     """
@@ -303,7 +310,7 @@ def fit_runs(
     mean = np.array([start_of(prior, knob) for knob in knobs])
     fit = least_squares(
         objective,
-        np.array([_start(base, prior, knob) for knob in knobs]),
+        np.array([_start(start or base, prior, knob) for knob in knobs]),
         mean,
         covariance_of(knobs),
         np.log([knob.upper for knob in knobs]),

@@ -29,6 +29,12 @@ def runs(
             "--scratch", help="Start from cited values, and write the whole default calibration anew."
         ),
     ] = False,
+    warm: Annotated[
+        bool,
+        typer.Option(
+            "--warm", help="With --scratch: simulate first, and search, from the present default calibration."
+        ),
+    ] = False,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
@@ -54,6 +60,7 @@ def runs(
         rounds=rounds,
         folds=folds,
         scratch=scratch,
+        warm=warm,
         workers=workers,
         cache=cache_folder(),
         progress=note,
