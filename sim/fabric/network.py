@@ -432,6 +432,6 @@ class Network:
         return result
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=128)
 def _build(cluster: Cluster, num_server_hosts: int) -> Network:
     return Network(cluster, num_server_hosts)

@@ -161,7 +161,7 @@ class ClusterFacts:
     gpudirect_rdma: bool | None = None
 
     @classmethod
-    @lru_cache(maxsize=64)
+    @lru_cache(maxsize=1024)
     def of(cls, cluster: Cluster) -> ClusterFacts:
         """Collect the facts of a cluster."""
         names = dict.fromkeys(name for host in cluster.host_types for name, _ in host.devices)

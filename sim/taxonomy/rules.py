@@ -156,7 +156,11 @@ def require_valid(strategy: Strategy, workload: Workload, cluster: Cluster, *, w
     InvalidStrategyError
         ``strategy.tp: must divide num_heads (96). Got 7. Try 6 or 8.``; its ``rule`` names the rule.
     """
-    for refusal in _refusals(Context.of(strategy, workload, cluster)):
+    _require_valid(Context.of(strategy, workload, cluster), where)
+
+
+def _require_valid(context: Context, where: str = "") -> None:
+    for refusal in _refusals(context):
         raise refusal.error(where)
 
 
@@ -235,8 +239,8 @@ def resolve(strategy: Strategy, workload: Workload, cluster: Cluster) -> Strateg
     InvalidStrategyError
         If a rule refuses the strategy.
     """
-    require_valid(strategy, workload, cluster)
     context = Context.of(strategy, workload, cluster)
+    _require_valid(context)
     update: dict[str, object] = {"dp": context.dp, "update": strategy.update_semantics}
     update |= _plain_rule(strategy, context)
     if strategy.micro_batch_size is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ TOLERANCE = 0.005
 """Largest relative error of the test run."""
 CLOSE = 0.001
 """The same of runs with the fewest micro-batches; above it larger ones are played."""
+
+LARGEST_WHOLE = 4000
+"""Largest run (blocks x micro-batches) played whole when the extrapolation's test fails."""
 
 BLOCKS = ("transformer", "moe")
 """Generators whose blocks are all alike."""
@@ -94,6 +97,8 @@ def axes_of(run: Run, *, few: bool = False) -> Axes:
         layers = _axis(depth, 4, 6, 8) if blocks else Axis.fixed(depth)
         return Axis.fixed(1), _axis(run.micro_batches, 2, 3, 5), layers, Axis.fixed(chunks)
     layers = _axis(depth, 1, 2, 3) if blocks else Axis.fixed(depth)
+    if not is_small(run):  # blocks that are alike add up; the test is of stages and micro-batches
+        layers = replace(layers, test=layers.low)
     ranks = run.strategy.tp * run.strategy.cp * (run.strategy.dp or 1)
     per_host = run.cluster.devices_per_host[0]
     regular = ranks % per_host == 0 or per_host % ranks == 0 or run.cluster.size == 1
@@ -134,6 +139,11 @@ def estimate(
         if found is None or found.error <= CLOSE:
             return found
     return _estimate(axes_of(run), per_stage, play, known)
+
+
+def is_small(run: Run) -> bool:
+    """Whether the run is played whole if the test fails."""
+    return int(run.params.get("num_layers", 1)) * run.micro_batches <= LARGEST_WHOLE
 
 
 def _estimate(

@@ -23,13 +23,11 @@ from sim.errors import ClusterloomError, InvalidStrategyError
 from sim.lowering.lower import lower_plan
 from sim.lowering.plan import Plan, make_plan
 from sim.spec import Calibration, Scenario
-from sim.validate.extrapolate import TOLERANCE, FloatArray, Size, estimate, work_of
+from sim.validate.extrapolate import TOLERANCE, FloatArray, Size, estimate, is_small, work_of
 from sim.validate.runs_loader import Run, framework_calibration
 
 TASKS_OF_A_RUN = 100.0
 """What lowering a small run costs, in blocks times micro-batches."""
-LARGEST_WHOLE = 4000
-"""Largest run (blocks x micro-batches) played whole when the extrapolation's test fails."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ def _seconds(run: Run, plan: Plan) -> tuple[FloatArray, str]:
         return _played(scenario, plan), ""
     if found.error <= TOLERANCE:
         return found.seconds, ""
-    if int(run.params.get("num_layers", 1)) * run.micro_batches <= LARGEST_WHOLE:
+    if is_small(run):
         return _played(scenario, plan), "played whole"
     return found.seconds, f"extrapolated; the test run is off by {found.error:.1%}"
 
