@@ -26,7 +26,6 @@ IntArray = npt.NDArray[np.int64]
 # Bytes/s a device sends over all its NVLinks, by generation; bytes/s of a PCIe slot of 16 lanes.
 _NVLINK = {1: 80e9, 2: 150e9, 3: 300e9, 4: 450e9, 5: 900e9}
 _PCIE = {3: 15.75e9, 4: 31.5e9, 5: 63e9, 6: 121e9}
-_SWITCHES_REDUCE = ("nvlink4", "nvlink5")
 # Wires of an ordinary machine room, which fitted latencies contain: a longer way costs what it is longer.
 _USUAL_WIRE = (2e-6, 5e-6)
 
@@ -153,10 +152,9 @@ class LibraryTimes:
 
 
 def switches_reduce(cluster: Cluster) -> bool:
-    """Whether the NVSwitches of a host reduce: NVLink SHARP, from Hopper on."""
-    return interior_of(cluster) in _SWITCHES_REDUCE and any(
-        "nvswitch" in link.b for host in cluster.host_types for link in host.links
-    )
+    """Whether the NVSwitches of every host reduce: NVLink SHARP, from Hopper on."""
+    workers = [host for host in cluster.host_types if host.num_devices]
+    return bool(workers) and all(host.nvswitch_reduces for host in workers)
 
 
 def achievable(network: Network, calibration: Calibration, times: LibraryTimes | None) -> FloatArray:

@@ -144,6 +144,8 @@ class Traffic:
             phases = gloo.message_plan(op, size, queued=self.queued_notes, apart=self.apart)
             self.request(name, groups, phases, operation=op)
             return
+        if algorithm == "nvls":
+            algorithm = self._nvls(op, groups)
         grid = self.grid(groups, algorithm, dims)
         if algorithm in GRID_ALGORITHMS and (grid is None or min(grid) < 2):
             algorithm, grid = "ring", None
@@ -213,6 +215,13 @@ class Traffic:
             in_switch=even and switches_reduce(self.network.cluster),
             in_fabric=even and self._fabric_reduces(group[None]),
         )  # fmt: skip
+
+    def _nvls(self, op: str, groups: IntArray) -> str:
+        """What NVLink SHARP is for these groups: in a host itself, over hosts trees; a ring where neither."""
+        hosts = self._hosts_of(groups)
+        if hosts == 1:
+            return "nvls"
+        return "nvls_tree" if op == "all_reduce" and 1 < hosts < groups.shape[1] else "ring"
 
     def _fabric_reduces(self, groups: IntArray) -> bool:
         """Whether the library would have switches between hosts reduce for every group."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cached_property
 from typing import Literal
@@ -172,6 +173,16 @@ class Host(CatalogSpec):
             for link in self.links
             for a, b in link.pairs()
         )
+
+    @cached_property
+    def nvswitch_reduces(self) -> bool:
+        """Whether its NVSwitches add up (NVLink SHARP): those of NVLink 4 and later, 450 GB/s per device.
+
+        Told from the bandwidth: more than half way, in proportion, from the 300 GB/s of NVLink 3.
+        """
+        wide = (link.bandwidth for link in self.expanded_links if (link.a, link.kind) == ("gpu0", "nvlink")
+                and link.b.startswith("nvswitch"))  # fmt: skip
+        return sum(wide) > math.sqrt(300e9 * 450e9)
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:

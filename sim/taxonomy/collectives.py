@@ -79,6 +79,9 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = {
     "kary_tree": CollectiveFacts(
         "one tree of f children per rank, pipelined", label="tree(f)", scatters=False, radix=True
     ),
+    "nvls": CollectiveFacts(
+        "NVSwitches add up (NVLink SHARP); over hosts all-reduces are trees of them, all else rings"
+    ),
     "packed_trees": CollectiveFacts(
         "as many spanning trees as the links of a host hold (Blink)", scatters=False
     ),

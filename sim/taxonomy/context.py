@@ -140,6 +140,8 @@ class ClusterFacts:
     protocol : str or None
     gpudirect_rdma : bool or None
         As the cluster states them.
+    nvswitch_reduces : bool
+        Whether the NVSwitches of every host add up.
     """
 
     num_devices: int
@@ -159,6 +161,7 @@ class ClusterFacts:
     rack_hosts: int = 0
     protocol: str | None = None
     gpudirect_rdma: bool | None = None
+    nvswitch_reduces: bool = False
 
     @classmethod
     @lru_cache(maxsize=1024)
@@ -195,6 +198,7 @@ class ClusterFacts:
             rack_hosts=_rack_hosts(cluster),
             protocol=cluster.protocol,
             gpudirect_rdma=cluster.gpudirect_rdma,
+            nvswitch_reduces=bool(workers) and all(host.nvswitch_reduces for host in workers),
         )
 
     def hosts_for(self, ranks: int) -> tuple[Mapping[str, object], ...]:

@@ -264,3 +264,21 @@ def test_two_jobs_on_one_spine_share_by_max_min() -> None:
     assert sorted(play(graph).end)[-1] == pytest.approx(4e9 / B, rel=1e-9)
     ends = {round(float(end) * B / 1e9, 6) for end in play(graph).end}
     assert {2.0, 4.0} <= ends  # 1 GB at half speed; then 2 GB at full speed
+
+
+def test_nvls_of_a_strategy_is_the_switches_of_a_host_or_trees_of_them() -> None:
+    """Gradients of 8 ranks per host: each NVLink carries the buffer once, and no ring is left."""
+    from sim.analysis import simulate
+    from tests.scenarios import scenario, timed_layer, workload
+
+    model = workload([timed_layer(0, 0.01, 0.02, parameters=1e8)])
+
+    for hosts, algorithm in ((1, "nvls"), (4, "nvls_tree")):
+        where = cluster(switched_host(8, 8, nvlink=450e9), hosts)
+        step = simulate(
+            scenario(model, where, collective="nvls", overlap=False, bucket_size=1e18)
+        ).step_time_s
+        assert step == pytest.approx(0.03 + seconds(where, "all_reduce", algorithm, 4e8), rel=1e-9)
+    assert seconds(cluster(switched_host(8, 8, nvlink=450e9), 1), "all_reduce", "nvls", 4e8) == pytest.approx(
+        4e8 / 450e9, rel=0.01
+    )

@@ -114,6 +114,8 @@ def test_a_sum_is_no_smaller_than_a_part_and_no_larger_than_dense(compressor: Co
 def test_reducible_ones_play_with_every_algorithm(compressor: Compressor, collective: str) -> None:
     grid = facts_of(collective).grid
     where = resolved([(switched_host(4, 4), 2)]) if grid else network(8)
+    if collective == "nvls":
+        where = resolved([(switched_host(4, 4, nvlink=450e9), 2)])
     strategy: dict[str, Any] = {"compression": compressor.name, "collective": collective}
     refusals = check(Strategy(**strategy), model(), where)
     if compressor.reducible or collective == "auto":
@@ -123,6 +125,9 @@ def test_reducible_ones_play_with_every_algorithm(compressor: Compressor, collec
         assert "partial sums" in str(refusals[0])
         assert refusals[0].alternatives
         strategy["compression_exchange"] = "requantize"
+        if collective == "nvls":  # switches do not decode
+            assert "nvls-switches" in {r.rule for r in check(Strategy(**strategy), model(), where)}
+            return
     lower(scenario(model(), where, **strategy))
 
 

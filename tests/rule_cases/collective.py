@@ -30,6 +30,14 @@ REFUSED: list[Case] = [
         cluster=PAIR,
     ),
     Case(
+        "nvls-switches",
+        {"collective": "nvls"},
+        "collective",
+        "be another one on hosts without such switches",
+        cluster=PAIR,
+        advice="Try ring or auto.",
+    ),
+    Case(
         "gloo-algorithm",
         {"collective": "halving_doubling"},
         "collective",

@@ -191,6 +191,28 @@ def algorithm_is_the_librarys(c: Context) -> Finding | None:
     return Finding("strategy.collective", must, strategy.collective, ways, explain=True)
 
 
+@RULES.refuse(
+    "nvls-switches",
+    "collective tp cp pp dp compression_exchange",
+    "only NVSwitches of NVLink 4 and later add up, numbers as they are, for two or more ranks of each host",
+)
+def nvls_has_switches(c: Context) -> Finding | None:
+    """NVLink SHARP on hosts that cannot, or for codes that nobody can add."""
+    strategy = c.strategy
+    if strategy.collective != "nvls" or c.uses_servers or c.num_ranks is None or c.gradient_ranks < 2:
+        return None
+    if strategy.compression_exchange != "auto":
+        ways: tuple[Overrides, ...] = ({"strategy.collective": "ring"}, _TO_AUTO)
+        return Finding(
+            "strategy.collective", "be another one for codes that are added hop by hop", "nvls", ways
+        )
+    grid = c.gradient_grid
+    if c.cluster.nvswitch_reduces and grid is not None and grid[0] > 1:
+        return None
+    must = "be another one on hosts without such switches, or unless each has two or more ranks of a group"
+    return Finding("strategy.collective", must, "nvls", _PLAIN, explain=True)
+
+
 @RULES.refuse("direct-ranks", "collective dp", "a direct exchange has a flow between every two ranks")
 def direct_has_few_ranks(c: Context) -> Finding | None:
     """A direct exchange among more ranks than its flows can be kept for."""
