@@ -33,7 +33,7 @@ REFUSED: list[Case] = [
         "nvls-switches",
         {"collective": "nvls"},
         "collective",
-        "be another one on hosts without such switches",
+        "be another one on hosts without NVSwitches that add up",
         cluster=PAIR,
         advice="Try ring or auto.",
     ),

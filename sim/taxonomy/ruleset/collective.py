@@ -194,7 +194,7 @@ def algorithm_is_the_librarys(c: Context) -> Finding | None:
 @RULES.refuse(
     "nvls-switches",
     "collective tp cp pp dp compression_exchange",
-    "only NVSwitches of NVLink 4 and later add up, numbers as they are, for two or more ranks of each host",
+    "only NVSwitches of NVLink 4 and later add up, numbers as they are, what their own host's ranks send",
 )
 def nvls_has_switches(c: Context) -> Finding | None:
     """NVLink SHARP on hosts that cannot, or for codes that nobody can add."""
@@ -209,7 +209,7 @@ def nvls_has_switches(c: Context) -> Finding | None:
     grid = c.gradient_grid
     if c.cluster.nvswitch_reduces and grid is not None and grid[0] > 1:
         return None
-    must = "be another one on hosts without such switches, or unless each has two or more ranks of a group"
+    must = "be another one on hosts without NVSwitches that add up or with a single rank of a group"
     return Finding("strategy.collective", must, "nvls", _PLAIN, explain=True)
 
 
