@@ -382,6 +382,9 @@ class Network:
         hops = self.wiring.route(paths.out_port, paths.in_port)
         delay = (np.append(self.wiring.latency, 0.0)[hops.link] * hops.share).sum(1)  # entry -1: padding
         delay += self._types.path_latency[paths.leave.row] + self._types.path_latency[paths.arrive.row]
+        if not lookup.between.any():  # no link between switches can hold anybody back
+            links = np.concatenate([leave, arrive], 1)
+            return compact(links, np.broadcast_to(1.0, links.shape), delay)
         listed = np.append(lookup.between, False)[hops.link]
         between = np.where(listed, hops.link + self._num_host_links, -1)
         shares = [np.broadcast_to(1.0, leave.shape), hops.share, np.broadcast_to(1.0, arrive.shape)]

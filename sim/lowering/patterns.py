@@ -354,7 +354,10 @@ class Router:
         if not gated:
             return bound
         link, port, share = (np.concatenate(column) for column in zip(*gated, strict=True))
-        np.maximum.at(largest, link, share)
+        if len(share) and (share == share[0]).all():  # mostly whole flows
+            largest[link] = share[0]
+        else:
+            np.maximum.at(largest, link, share)
         one = np.full(size, -1)
         one[link] = port  # any one of the ports
         several, open_ = np.zeros(size, bool), np.zeros(size, bool)
