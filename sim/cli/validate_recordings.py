@@ -46,6 +46,7 @@ def recordings(
     paths = find_files(given)
     fitted = default_catalog().calibration(("default", "gloo", *(calibration or ())))
     predictor = Predictor(fitted, Traces(trace_folders(given, paths, traces)))
+    _note_others(given, paths)
     targets = _targets(out, paths)
     everything = []
     for number, path in enumerate(paths, 1):
@@ -75,6 +76,14 @@ def recordings(
         if item.prediction.status != "ok":
             note(f"{item.row.place}: {item.prediction.message}")
     return 0
+
+
+def _note_others(given: list[str], paths: list[Path]) -> None:
+    """Name the tables of a folder that are of no known kind."""
+    found = {path.name for folder in given if Path(folder).is_dir() for path in Path(folder).glob("*.csv")}
+    others = sorted(found - {path.name for path in paths})
+    if others:
+        note(f"not read, of no known kind: {', '.join(others)}")
 
 
 def _targets(out: str | None, paths: list[Path]) -> dict[Path, Path]:

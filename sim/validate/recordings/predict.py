@@ -23,6 +23,7 @@ from sim.validate.recordings.trace import Traces, measured_layer, measured_workl
 
 MIB = 2.0**20
 EVERYTHING = 1e15  # a bucket that nothing fills
+_BASELINE_LIMIT = 100
 _NEGLIGIBLE = 0.01  # spread of a latency
 _OPERATIONS = {"sendrecv_ring": "neighbour_exchange"}
 _SCHEDULES = ("gpipe", "1f1b")
@@ -68,12 +69,16 @@ class Predictor:
         Factor on all compute times, to see what the trace's spread does.
     library : str
         ``gloo``, or ``nccl`` for textbook rings: the baselines.
+    limit : int
+        Steps of a run that neither recurs nor settles: more than any recording has. Textbook servers, which
+        share links fairly, hardly ever recur, and their mean is known long before.
     """
 
     calibration: Calibration
     traces: Traces
     compute_factor: float = 1.0
     library: str = "gloo"
+    limit: int = 400
 
     def predict(self, row: Row) -> Prediction:
         """Prediction with its interval and baselines; a row that cannot be predicted says why."""
@@ -118,7 +123,7 @@ class Predictor:
         return found
 
     def _baselines(self) -> tuple[Predictor, Predictor]:
-        textbook = replace(self, library="nccl")
+        textbook = replace(self, library="nccl", limit=_BASELINE_LIMIT)
         one = self.calibration.model_copy(
             update={"library": {**self.calibration.library, "nccl": self.calibration.library["gloo"]}}
         )
@@ -162,7 +167,7 @@ class Predictor:
             confidence=0.005,
         )
         graph = lower(scenario)
-        return graph, play(graph, confidence=0.005)
+        return graph, play(graph, confidence=0.005, limit=self.limit)
 
     def model(self, row: Row, groups: int | None = None) -> Workload:
         """The row's model with its measured times."""

@@ -173,7 +173,8 @@ def read_rows(path: Path) -> tuple[list[str], list[Row]]:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            columns = list(reader.fieldnames or ())
+            columns = [name.strip() for name in reader.fieldnames or ()]
+            reader.fieldnames = columns
             kind = next((name for name, needed in _KINDS.items() if needed <= set(columns)), "")
             rows = [
                 Row(kind, path, i, {key: cell or "" for key, cell in cells.items() if key is not None})
@@ -214,7 +215,7 @@ def find_files(given: Iterable[str]) -> list[Path]:
 def _is_known(path: Path) -> bool:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            columns = set(next(csv.reader(file), []))
+            columns = {name.strip() for name in next(csv.reader(file), [])}
     except (OSError, UnicodeDecodeError, csv.Error):
         return False
     return any(needed <= columns for needed in _KINDS.values())
