@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from sim.errors import InputError
 from sim.spec import Workload
@@ -40,7 +41,8 @@ def workload_of(
     module : torch.nn.Module
         Left as it is; a copy goes to the meta device, where it may be already.
     inputs : tensor, sequence or mapping
-        Arguments of ``forward``; values do not matter.
+        Arguments of ``forward``, a mapping by keyword; tensors may be nested in dicts and lists. Values do
+        not matter.
     name : str
         Name of the workload; the module's class if absent.
     batch : int, optional
@@ -75,13 +77,13 @@ def _on_meta(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return value.to("meta") if isinstance(value, torch.Tensor) else value
 
     if isinstance(inputs, Mapping):
-        return (), {key: move(value) for key, value in inputs.items()}
+        return (), tree_map(move, dict(inputs))
     values = inputs if isinstance(inputs, Sequence) else (inputs,)
-    return tuple(move(value) for value in values), {}
+    return tree_map(move, tuple(values)), {}
 
 
 def _batch_of(values: Sequence[Any]) -> int:
-    for value in values:
+    for value in tree_leaves(values):
         if isinstance(value, torch.Tensor) and value.dim():
             return int(value.shape[0])
     raise InputError("batch", "be given where no input is a tensor with dimensions")
@@ -276,7 +278,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     def _record(self, func: Any, args: Any, out: Any) -> None:
         samples = self.walk.samples
-        tensors = [each for each in args if isinstance(each, torch.Tensor)]
+        tensors = [each for each in tree_leaves(args) if isinstance(each, torch.Tensor)]  # cat takes a list
         results = [
             each
             for each in (out if isinstance(out, (tuple, list)) else (out,))

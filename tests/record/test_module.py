@@ -46,6 +46,26 @@ def test_a_convolutional_network() -> None:
     assert result.ok, result.message
 
 
+class Nested(torch.nn.Module):
+    """Takes a dict in a tuple and a keyword; calls one layer twice, another never; returns a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = torch.nn.Linear(32, 32), torch.nn.Linear(7, 7)
+        self.recurrent = torch.nn.GRU(32, 64, 2, batch_first=True)
+
+    def forward(self, batch: dict[str, list[torch.Tensor]], scale: float = 1.0) -> dict[str, torch.Tensor]:
+        states, _ = self.recurrent(self.used(self.used(batch["x"][0])))
+        return {"out": states * scale}
+
+
+def test_nested_inputs_a_layer_twice_and_recurrence() -> None:
+    found = workload_of(Nested(), ({"x": [torch.zeros(4, 9, 32)]},), batch_per_device=4)
+    assert found.num_parameters == sum(p.numel() for p in Nested().parameters())
+    gates = 3 * 2 * 9 * (32 * 64 + 64 * 64 + 2 * 64 * 64)
+    assert model_flops(found) == pytest.approx(2 * 2 * 9 * 32 * 32 + gates, rel=1e-9)
+
+
 @pytest.mark.parametrize("samples", [2, 16])
 def test_counts_are_per_sample_and_tied_weights_count_once(samples: int) -> None:
     module = Tied()
