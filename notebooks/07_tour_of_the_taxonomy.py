@@ -91,6 +91,16 @@ ranking(results["resnet50-10g"])
 
 # %%
 effects = {name: main_effects(result.table) for name, result in results.items()}
+
+
+def table_of(name: str) -> pd.DataFrame:
+    table = effects[name].set_index(["dimension", "value"])[["points", "effect", "best"]]
+    return table.assign(effect=(100 * table["effect"]).round(1)).rename(columns={"effect": "effect_percent"})
+
+
+table_of("resnet50-10g")
+
+# %%
 plot.main_effects(effects["resnet50-10g"], objective="images/s", title="10 Gb/s")
 
 # %%
@@ -116,6 +126,9 @@ pd.concat([spread("resnet50-10g"), spread("resnet50-100g")], axis=1).round(2)
 
 # %%
 ranking(results["gpt3-a100"])
+
+# %%
+table_of("gpt3-a100")
 
 # %%
 plot.main_effects(effects["gpt3-a100"], objective="sequences/s", title="GPT-3 13B on 64 A100s")
