@@ -7,8 +7,9 @@ host needs to launch a kernel.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sim.validate.boards import board_key
 from sim.validate.rows import Row
 
 MEBIBYTE = 2.0**20
@@ -172,7 +173,21 @@ FRAMEWORKS: tuple[Framework, ...] = (
 DEFAULT = Framework("default", "", source="PyTorch's defaults")
 
 
+RECENT = (
+    "H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB200", "GB300", "MI3", "L4", "GAUDI", "TPU-V5",
+    "TPU-V6", "RTX-4090",
+)  # fmt: skip
+"""Devices that came with or after fused attention in every framework (PyTorch 2.0, March 2023)."""
+SUCCESSORS = {"megatron-lm": "megatron-core", "nemo-megatron": "megatron-core"}
+"""What Megatron-LM and NeMo had become by then."""
+
+
 def framework_of(row: Row) -> Framework:
-    """Defaults of the row's framework; PyTorch's where it is unknown."""
+    """Defaults of the row's framework, in its version on recent devices; PyTorch's where it is unknown."""
     text = row.text("framework").lower()
-    return next((known for known in FRAMEWORKS if re.search(known.pattern, text)), DEFAULT)
+    found = next((known for known in FRAMEWORKS if re.search(known.pattern, text)), DEFAULT)
+    if not (board_key(row.text("gpu")) or "").startswith(RECENT):
+        return found
+    key = SUCCESSORS.get(found.key, found.key)
+    later = next((known for known in FRAMEWORKS if known.key == key), found)
+    return replace(later, flash=True)

@@ -103,6 +103,13 @@ def test_frameworks_are_known_by_name(text: str, key: str) -> None:
     assert framework_of(Row({"framework": text})).key == key
 
 
+def test_recent_devices_run_recent_versions() -> None:
+    assert framework_of(Row({"framework": "Megatron-LM", "gpu": "A100"})).key == "megatron-lm"
+    assert framework_of(Row({"framework": "Megatron-LM", "gpu": "H100"})).key == "megatron-core"
+    assert not framework_of(Row({"framework": "PyTorch", "gpu": "V100"})).flash
+    assert framework_of(Row({"framework": "PyTorch", "gpu": "H200"})).flash
+
+
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
