@@ -13,6 +13,7 @@ from sim.catalog import default_catalog
 from sim.cli.main import main
 from sim.errors import InputError
 from sim.validate.recordings.board import board, score
+from sim.validate.recordings.left_out import left_out_coverage
 from sim.validate.recordings.machines import WORKER
 from sim.validate.recordings.predict import Predictor
 from sim.validate.recordings.rows import Row, find_files, read_rows
@@ -243,3 +244,16 @@ def test_an_interval_widens_with_the_repeats(predictor: Predictor) -> None:
     assert noisy.high is not None
     assert calm.value is not None
     assert calm.low < calm.value < calm.high < noisy.high
+
+
+def test_a_group_is_held_by_the_spread_of_the_others() -> None:
+    """Errors of two groups from 0 to 0.1 and of a third up to 0.2: its upper half needs twice the spread."""
+    ratios = [
+        (row("collective", COLLECTIVE, op="all_reduce", bytes=2**20, rate_mbit=rate), scale * part / 10)
+        for rate, scale in ((100, 0.1), (200, 0.1), (400, 0.2))
+        for part in range(11)
+    ]
+    # Of a narrow group the others hold all; of the wide one the parts to 0.09 of 0.1, hence 5 of 11.
+    assert left_out_coverage(ratios, 1.0) == pytest.approx((11 + 11 + 5) / 33)
+    assert left_out_coverage(ratios, 2.0) == pytest.approx((11 + 11 + 10) / 33)
+    assert left_out_coverage(ratios, 3.0) == 1.0
