@@ -149,7 +149,7 @@ def test_odd_files_give_a_status_for_every_row_in_its_order(catalog: Catalog, tm
     assert [row["id"] for row in found] == ["B-2", "B-2", "unnamed-0004", "A-1", "A-0", "A-9", "A-5"]
     assert [row["status"] for row in found] == ["ok", "ok", "ok", "skipped", "skipped", "skipped", "ok"]
     assert all(row["message"] for row in found if row["status"] == "skipped")
-    assert float(found[2]["predicted_step_time_s"]) > 10 * float(found[6]["predicted_step_time_s"])
+    assert float(found[2]["predicted_step_time_s"]) > 5 * float(found[6]["predicted_step_time_s"])
 
 
 def test_a_file_without_any_known_column_is_refused(tmp_path: Path) -> None:
