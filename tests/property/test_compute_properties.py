@@ -69,7 +69,8 @@ def test_never_above_the_roofline(workload: Workload, device: str, batch: int) -
     """No layer exceeds the peak, except by what Winograd saves."""
     costs = _cost(workload, device, batch)
     peak = default_catalog().device(device).peak(workload.dtype)
-    gain = 2.4 if workload.family == "cnn" else 1.0
+    saved = default_catalog().calibration("default").value("device", device, "winograd_gain")
+    gain = saved if workload.family == "cnn" else 1.0
     assert (costs.forward_flops <= costs.forward_s * peak * gain).all()
 
 
