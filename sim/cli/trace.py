@@ -84,10 +84,12 @@ def replay_command(
     edits = [edit for edit in what_if or [] if not is_scenario_edit(edit)]
     result, played = replay(operations, edits, slowdowns=table)
     others = [edit for edit in what_if or [] if is_scenario_edit(edit)]
-    if others:
+    if others or (cluster and not edits):
         changed = _scenario_what_if(found, others, cluster, strategy or [], workload)
         step = (result.what_if["step_s"] if result.what_if else result.replayed_step_s) * changed.ratio
         speedup = result.replayed_step_s / step if step else None
+        if found is not None and found.simai is not None:  # collectives have times in the model alone
+            step, speedup = changed.changed.step_time_s, 1 / changed.ratio
         known = {"edits": [*edits, *others], "step_s": step, "speedup": speedup}
         result.what_if = {**known, "scenario": changed.to_json()}
     parts, path = _explain(played)
@@ -135,6 +137,8 @@ def _scenario_what_if(found: Any, edits: list[str], cluster: str, strategy: list
     sizes = [rank.world_size or 0 for rank in found.ranks] if found is not None else []
     world = max([*sizes, len(found.ranks) if found is not None else 1])
     given = assignments(strategy, "--strategy") if strategy else None
+    if given is None and found is not None and found.simai is not None:
+        given = found.simai.strategy(world)
     return scenario_what_if(described, cluster, edits, world_size=world, strategy=given)
 
 
@@ -246,7 +250,7 @@ def _print_replay(result: Any, parts: dict[str, Any], path: list[dict[str, Any]]
     )
     if result.what_if:
         step, speedup = seconds(result.what_if["step_s"]), number(result.what_if["speedup"])
-        edits = ", ".join(result.what_if["edits"])
+        edits = ", ".join(result.what_if["edits"]) or "simulated as it ran"
         screen.print(escape(f"what if {edits}: step {step}, {speedup} times as fast"))
     if result.ideal_step_s is not None:
         without = seconds(result.undelayed_step_s)

@@ -12,7 +12,8 @@ from sim.cli.output import console, emit_json, grid, note, percent
 from sim.errors import InputError
 
 if TYPE_CHECKING:
-    from sim.validate.recordings.board import Line
+    from sim.validate.recordings.board import Line, Scored
+    from sim.validate.recordings.predict import Predictor
 
 
 def recordings(
@@ -37,9 +38,9 @@ def recordings(
 ) -> int:
     """Predict every recorded configuration and print the errors by kind and subset, beside two baselines."""
     from sim.catalog import default_catalog
-    from sim.validate.recordings.board import board, score, write_predictions
+    from sim.validate.recordings.board import board
     from sim.validate.recordings.predict import Predictor
-    from sim.validate.recordings.rows import find_files, read_rows, trace_folders
+    from sim.validate.recordings.rows import find_files, trace_folders
     from sim.validate.recordings.trace import Traces
 
     given = files or [str(default_catalog().data_file("measurements/recordings/ddp.csv").parent)]
@@ -47,7 +48,24 @@ def recordings(
     fitted = default_catalog().calibration(("default", "gloo", *(calibration or ())))
     predictor = Predictor(fitted, Traces(trace_folders(given, paths, traces)))
     _note_others(given, paths)
-    targets = _targets(out, paths)
+    everything = _scored(paths, predictor, _targets(out, paths))
+    lines = board(everything)
+    skipped = [item for item in everything if item.prediction.status != "ok"]
+    if json:
+        places = [{"row": item.row.place, "message": item.prediction.message} for item in skipped]
+        emit_json({"board": [line.to_dict() for line in lines], "rows": len(everything), "skipped": places})
+        return 0
+    _print(lines)
+    for item in skipped:
+        note(f"{item.row.place}: {item.prediction.message}")
+    return 0
+
+
+def _scored(paths: list[Path], predictor: Predictor, targets: dict[Path, Path]) -> list[Scored]:
+    """Rows of all files with their predictions, written to the targets."""
+    from sim.validate.recordings.board import score, write_predictions
+    from sim.validate.recordings.rows import read_rows
+
     everything = []
     for number, path in enumerate(paths, 1):
         columns, rows = read_rows(path)
@@ -57,25 +75,7 @@ def recordings(
         everything += scored
         if targets:
             write_predictions(targets[path], columns, scored)
-    lines = board(everything)
-    if json:
-        emit_json(
-            {
-                "board": [line.to_dict() for line in lines],
-                "rows": len(everything),
-                "skipped": [
-                    {"row": item.row.place, "message": item.prediction.message}
-                    for item in everything
-                    if item.prediction.status != "ok"
-                ],
-            }
-        )
-        return 0
-    _print(lines)
-    for item in everything:
-        if item.prediction.status != "ok":
-            note(f"{item.row.place}: {item.prediction.message}")
-    return 0
+    return everything
 
 
 def _note_others(given: list[str], paths: list[Path]) -> None:

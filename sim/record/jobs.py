@@ -56,6 +56,11 @@ class Setting:
         return self.slow_factor if rank == self.slow_rank else 1.0
 
     @property
+    def model(self) -> str:
+        """Name of the model and of its trace: of ``module:function`` the function."""
+        return self.trace.model if self.trace else self.workload.rpartition(":")[2]
+
+    @property
     def network(self) -> Row:
         """Columns of the network."""
         return {"tag": self.tag, "rate_mbit": self.rate_mbit, "delay_us": self.delay_us}
@@ -292,7 +297,7 @@ def training(
         return [
             {
                 **setting.network, "mode": "replay" if setting.trace else "real", "algo": algorithm,
-                "model": setting.trace.model if setting.trace else setting.workload, "world": ranks,
+                "model": setting.model, "world": ranks,
                 "bucket_mb": bucket_mb, "hook": hook, "k": local_steps or "", "scale": 1.0,
                 "slow": setting.slow, "params": len(flat), "steps": len(steps),
                 "median_step_us": statistics.median(steps) * 1e6, "mean_step_us": mean * 1e6,

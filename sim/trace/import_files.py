@@ -81,7 +81,7 @@ def _workload(
     trace: Trace, name: str, batch: int | None, device: Device | None
 ) -> tuple[Workload, dict[str, Any], Issues]:
     """The workload, what to say about it, and findings."""
-    table = next((rank.simai for rank in trace.ranks if rank.simai is not None), None)
+    table = trace.simai
     if table is not None:
         workload, strategy, issues = simai_workload(table, name)
         return workload, {**_describe(workload), "strategy": strategy}, issues

@@ -59,6 +59,8 @@ MEANING: dict[str, str] = {
     "dependency_missing": "dependencies on operations that are not in the file; ignored",
     "collective_not_simultaneous": "operations of one name and number whose spans do not overlap; kept apart",
     "collective_of_absent_ranks": "collectives whose other ranks are not in the trace; as long as measured",
+    "collective_without_time": "collectives without times: they take none here; --cluster gives them some",
+    "dependency_between_threads_unknown": "timelines that do not say what a thread waits for on others",
     "message_without_time": "messages without times: they take none unless latency and bandwidth are given",
     "peer_missing": "sends and receives without their counterpart; as long as measured",
     "et_operators_joined": "operators whose shapes come from the execution trace of the same rank",

@@ -245,6 +245,11 @@ class Trace:
     ranks: list[RankTrace]
     issues: Issues
 
+    @property
+    def simai(self) -> SimaiTable | None:
+        """SimAI's workload text, if the trace is one."""
+        return next((rank.simai for rank in self.ranks if rank.simai is not None), None)
+
 
 def timeline(
     *,

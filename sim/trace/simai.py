@@ -55,6 +55,14 @@ class SimaiTable:
                 return int(text[:9])
         return 1
 
+    def strategy(self, world_size: int | None = None) -> dict[str, int]:
+        """The strategy that the text describes; with ``world_size``, data parallel over the rest."""
+        found = {"tp": self.degree("model_parallel_NPU_group"), "pp": self.degree("pp", "PP")}
+        if world_size:
+            found["dp"] = max(1, world_size // (found["tp"] * found["pp"]))
+        found["ep"] = self.degree("ep")
+        return {**{key: value for key, value in found.items() if value != 1}, "micro_batch_size": 1}
+
 
 def simai_workload(table: SimaiTable, name: str) -> tuple[Workload, dict[str, int], Issues]:
     """Workload, the strategy that the text describes, and findings.
@@ -87,10 +95,7 @@ def simai_workload(table: SimaiTable, name: str) -> tuple[Workload, dict[str, in
         step_overhead=sum(row.compute_s for row in once),
         num_experts=table.degree("ep") if table.degree("ep") > 1 else None,
     )
-    strategy: dict[str, int] = {"tp": tensor, "pp": table.degree("pp", "PP"), "micro_batch_size": 1}
-    if table.degree("ep") > 1:
-        strategy["ep"] = table.degree("ep")
-    return workload, {key: value for key, value in strategy.items() if value != 1 or key[0] == "m"}, issues
+    return workload, table.strategy(), issues
 
 
 def _kind(collective: tuple[str, float]) -> str:

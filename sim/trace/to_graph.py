@@ -18,6 +18,7 @@ from sim.trace.job_operations import job_operations
 from sim.trace.kineto_operations import kineto_operations
 from sim.trace.model import Trace
 from sim.trace.operations import TRANSFER, Operations
+from sim.trace.span_operations import SPAN_FORMATS, span_operations
 from sim.trace.tensors import join_tensors
 
 
@@ -65,6 +66,9 @@ def operations_of(trace: Trace) -> Operations:
     goal = [rank for rank in trace.ranks if rank.goal]
     if goal:
         return goal_operations(goal, issues)
+    alone = [rank for rank in trace.ranks if rank.format in SPAN_FORMATS]
+    if alone:
+        return span_operations(alone, issues)
     formats = ", ".join(sorted({rank.format for rank in trace.ranks})) or "none"
     raise InputError(
         "trace", "hold device operations with times and launches (Kineto or an op table)", formats

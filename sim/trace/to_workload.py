@@ -26,6 +26,7 @@ from sim.trace.layer_parts import layer_parts, surrogate_parts
 from sim.trace.layer_times import LayerTimes, layer_times
 from sim.trace.model import RankTrace, Trace
 from sim.trace.operators import Operator
+from sim.trace.simai import simai_workload
 from sim.trace.transformer_structure import Group, Structure, annotate, merge_attention
 
 _DTYPES: dict[str, DType] = {
@@ -65,7 +66,10 @@ class ImportedWorkload:
 def to_workload(
     trace: Trace, *, name: str, batch: int | None = None, device: Device | None = None
 ) -> Workload:
-    """The workload alone; see :func:`import_workload`."""
+    """The workload alone, also of SimAI's text; see :func:`import_workload`."""
+    table = trace.simai
+    if table is not None:
+        return simai_workload(table, name)[0]
     return import_workload(trace, name=name, batch=batch, device=device).workload
 
 
@@ -114,6 +118,23 @@ def import_workload(
     return ImportedWorkload(workload, rank, times, found, issues)
 
 
+#: What a format lacks for a workload, and what to give instead.
+_LACKING = {
+    "": (
+        "hold forward operators with their shapes, or with kernels and the sizes of gradient all-reduces",
+        "Record with record_shapes=True, or give the execution trace too.",
+    ),
+    "tensor-timeline": (
+        "hold compute times of layers and sizes of gradients; a tensor timeline has neither",
+        "Give a Kineto trace of a rank.",
+    ),
+    "aicb-csv": (
+        "hold layers with compute times and parameters; AICB's list has operations in a row",
+        "Give the SimAI workload text that AICB writes with compute times.",
+    ),
+}
+
+
 def _choose(trace: Trace) -> tuple[RankTrace, LayerTimes | None]:
     """The rank that says most, and its times."""
     shaped = [r for r in trace.ranks if any(_weighted(o) for o in r.operators)]
@@ -127,12 +148,9 @@ def _choose(trace: Trace) -> tuple[RankTrace, LayerTimes | None]:
         times = layer_times(rank)
         if times is not None and times.gradient_bytes.sum() > 0:
             return rank, times
-    raise InputError(
-        "trace",
-        "hold forward operators with their shapes, or with kernels and the sizes of gradient all-reduces",
-        ", ".join(sorted({r.format for r in trace.ranks})) or "none",
-        hint="Record with record_shapes=True, or give the execution trace too.",
-    )
+    formats = sorted({r.format for r in trace.ranks})
+    must, hint = _LACKING.get(formats[0] if len(formats) == 1 else "", _LACKING[""])
+    raise InputError("trace", must, ", ".join(formats) or "none", hint=hint)
 
 
 class _Shaped:
