@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_LONGEST = 400  # characters of a value that a message repeats
+
 
 class ClusterloomError(Exception):
     """Base of all errors raised by clusterloom."""
@@ -35,7 +37,8 @@ class InputError(ClusterloomError):
     def __str__(self) -> str:
         parts = [f"{self.field}: must {self.must}."]
         if self.got is not None:
-            parts.append(f"Got {self.got}.")
+            got = str(self.got)
+            parts.append(f"Got {got if len(got) <= _LONGEST else got[: _LONGEST - 3] + '...'}.")
         if self.hint:
             parts.append(self.hint)
         if self.where:

@@ -28,6 +28,7 @@ _INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
 _FLOAT = re.compile(
     r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9]+|[0-9][0-9_]*(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan"
 )
+_MOST_DIGITS = 400
 _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map")}
 
 
@@ -44,7 +45,8 @@ def _read_scalar(text: str) -> Any:
     if text in ("true", "false"):
         return text == "true"
     if _INTEGER.fullmatch(text):
-        return int(text.replace("_", ""))
+        # Of more digits Python reads no integer; as a number it is infinite, which every field refuses.
+        return int(digits) if len(digits := text.replace("_", "")) <= _MOST_DIGITS else float(digits)
     if _FLOAT.fullmatch(text):
         return float(text.replace("_", "").replace(".inf", "inf").replace(".nan", "nan"))
     return text
@@ -407,7 +409,7 @@ def _describe(
         return "be a known field", None, hint
     if kind in ("literal_error", "enum", "union_tag_invalid"):
         expected = context.get("expected") or context.get("expected_tags", "")
-        choices = re.findall(r"'([^']*)'", str(expected))
+        choices = [text.strip("'") for text in re.findall(r"'[^']*'|[-+.\w]+", str(expected)) if text != "or"]
         given = context.get("tag", value)
         close = nearest(str(given), choices)
         return f"be one of {', '.join(choices)}", _show(given), f"Try {close}." if close else ""

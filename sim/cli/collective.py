@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sim.analysis.collective import CollectiveResult
 
 _MOST_SIZES = 200
+_MOST_BYTES = 1e24  # of a cell of a matrix: sums of them stay numbers
 
 
 def command(
@@ -167,12 +168,16 @@ def _read_matrix(path: str) -> Any:
     from sim.units import parse_quantity
 
     rows: list[list[float]] = []
-    with Path(path).open(newline="", encoding="utf-8") as file:
-        for line, row in enumerate(csv.reader(file), 1):
-            try:
-                rows.append([_bytes(cell.strip(), parse_quantity) for cell in row if row])
-            except InputError as error:
-                raise InputError("--matrix", "have sizes only", error.got, where=f"{path}:{line}") from None
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as file:
+            for line, row in enumerate(csv.reader(file), 1):
+                try:
+                    rows.append([_bytes(cell.strip(), parse_quantity) for cell in row if row])
+                except InputError as error:
+                    must = "have sizes only, from 0 to 1e24 bytes"
+                    raise InputError("--matrix", must, error.got, where=f"{path}:{line}") from None
+    except (csv.Error, UnicodeDecodeError):
+        raise InputError("--matrix", "be a CSV file of sizes in UTF-8", path) from None
     if not rows or any(len(row) != len(rows) for row in rows):
         raise InputError("--matrix", "be as many rows as columns", path)
     return np.array(rows)
@@ -180,6 +185,9 @@ def _read_matrix(path: str) -> Any:
 
 def _bytes(cell: str, parse: Any) -> float:
     try:
-        return float(cell)
+        value = float(cell)
     except ValueError:
-        return float(parse(cell, "bytes"))
+        value = float(parse(cell, "bytes"))
+    if not 0.0 <= value <= _MOST_BYTES:
+        raise InputError("--matrix", "be from 0 to 1e24 bytes", cell)
+    return value

@@ -58,6 +58,10 @@ class _Wanted:
         return None
 
 
+MAX_CHUNKS = 1000
+"""Most chunks a bare collective is pipelined in, as many as ``strategy.chunks`` may ask for."""
+
+
 @collector_off()
 def lower_collective(
     cluster: Cluster,
@@ -124,8 +128,10 @@ def lower_collective(
     InputError
         If the operation has no such algorithm, a rank does not exist, or sizes and groups do not match.
     """
-    _require_positive("chunks", chunks)
+    _require_positive("chunks", chunks, MAX_CHUNKS)
     _require_positive("repeat", repeat)
+    if dims is not None and min(dims, default=1) < 1:
+        raise InputError("collective.dims", "be at least 1 each", list(dims))
     wanted = _Wanted(op, algorithm, dims, radix, matrix, skew)
     traffic, groups, sizes, family_sizes = _traffic(cluster, calibration, wanted, size_bytes, ranks, library)
     network = traffic.network
@@ -245,7 +251,9 @@ def _groups(network: Network, ranks: Ranks) -> list[IntArray]:
         if group.ndim != 1 or not len(group):
             raise InputError("collective.ranks", "have at least one rank in every group", group.tolist())
         if group.min() < 0 or group.max() >= count or len(distinct(group)) < len(group):
-            raise InputError("collective.ranks", f"differ and be from 0 to {count - 1}", group.tolist()[:8])
+            wrong = group[(group < 0) | (group >= count)]
+            got = wrong if len(wrong) else group
+            raise InputError("collective.ranks", f"differ and be from 0 to {count - 1}", got.tolist()[:8])
     return groups
 
 
@@ -268,9 +276,11 @@ def _sizes(size_bytes: float | Sequence[float] | FloatArray, num_groups: int) ->
     return np.broadcast_to(sizes, (num_groups,))
 
 
-def _require_positive(name: str, value: int) -> None:
+def _require_positive(name: str, value: int, most: int | None = None) -> None:
     if value < 1:
         raise InputError(f"collective.{name}", "be at least 1", value)
+    if most is not None and value > most:
+        raise InputError(f"collective.{name}", f"be at most {most}", value)
 
 
 def _request(

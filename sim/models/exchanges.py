@@ -242,6 +242,7 @@ def skewed_matrix(n: int, skew: float) -> FloatArray:
     if not 0 <= skew < float("inf"):
         raise InputError("collective.skew", "be finite and not negative", skew)
     popularity = np.arange(1, n + 1, dtype=np.float64) ** -skew
+    popularity[popularity < 1e-30] = 0.0  # nothing is sent, instead of numbers that underflow
     return np.tile(popularity / popularity.sum(), (n, 1))
 
 

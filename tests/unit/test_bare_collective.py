@@ -179,3 +179,37 @@ def test_a_large_fabric_is_binned_and_a_training_step_coloured() -> None:
     assert len(chart.axes) == 2
     colours = {tuple(colour) for colour in chart.axes[0].collections[0].get_colors()}
     assert colours
+
+
+@pytest.mark.parametrize(
+    ("options", "content", "message"),
+    [
+        (
+            ["--chunks", "1000000000", "--algorithm", "torus2d"],
+            "",
+            "collective.chunks: must be at most 1000.",
+        ),
+        (["--dims=-4,-2", "--algorithm", "torus2d"], "", "collective.dims: must be at least 1 each."),
+        (["--ranks", "0-9"], "", "collective.ranks: must differ and be from 0 to 8. Got [9]."),
+        ([], "1,nan\n3,4\n", "--matrix: must have sizes only, from 0 to 1e24 bytes. Got nan."),
+        ([], "1,-2\n3,4\n", "--matrix: must have sizes only, from 0 to 1e24 bytes. Got -2."),
+        ([], "1,2\n3,1e308\n", "--matrix: must have sizes only, from 0 to 1e24 bytes. Got 1e308."),
+        ([], "é" * 9, "--matrix: must be a CSV file of sizes in UTF-8."),
+        ([], "a" * 200_000, "--matrix: must be a CSV file of sizes in UTF-8."),
+    ],
+)
+def test_odd_options_are_refused_at_once(
+    options: list[str], content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "matrix.csv"
+    file.write_text(content, encoding="latin-1")
+    more = ["--matrix", str(file)] if content else []
+    operation = "all_to_allv" if content else "all_reduce"
+    assert main(["collective", operation, "dgx-h100", "--num-hosts", "1", *options, *more]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_skew_beyond_what_numbers_hold_sends_everything_to_the_first() -> None:
+    arguments = ["collective", "all_to_allv", "dgx-h100", "--num-hosts", "1", "--size", "1MiB"]
+    assert main([*arguments, "--skew", "400"]) == 0

@@ -151,3 +151,21 @@ def test_dump_and_load() -> None:
     strategy = Strategy(tp=8, bucket_size=2.0**20 * 25, overlap=False)
     text = yamlio.dumps(strategy.to_data())
     assert yamlio.validate(Strategy, yamlio.loads(text)) == strategy
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"tp: {'9' * 5000}", "tp: must be finite. Got inf. (job.yaml:1)"),
+        (f"tp: -{'9' * 5000}", "tp: must be finite. Got -inf. (job.yaml:1)"),
+        ("gather_bits: 5", "gather_bits: must be one of 4, 8. Got 5. (job.yaml:1)"),
+        ("gather_bits: '8'", "gather_bits: must be one of 4, 8. Got '8'. Try 8. (job.yaml:1)"),
+    ],
+)
+def test_numbers_no_field_takes(text: str, message: str) -> None:
+    """Integers of more digits than Python reads, and the choices of a field of numbers."""
+    assert refusal(Strategy, text) == message
+
+
+def test_a_message_does_not_repeat_values_of_any_length() -> None:
+    assert len(str(InputError("name", "be known", "x" * 10_000))) < 500
