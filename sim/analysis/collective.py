@@ -16,6 +16,7 @@ from sim.errors import InputError
 from sim.fabric.network import Network
 from sim.graph.execution import ExecutionGraph
 from sim.lowering.collective import Ranks, collective_loads, lower_collective
+from sim.lowering.library import switches_reduce
 from sim.models.collectives import bus_factor
 from sim.spec import Calibration, Cluster
 
@@ -107,10 +108,13 @@ def simulate_collective(
     Raises
     ------
     InputError
-        If the operation has no such algorithm, or ranks, sizes or shape make no sense.
+        If the operation, or the cluster, has no such algorithm, or ranks, sizes or shape make no sense.
     """
     if not len(sizes):
         raise InputError("collective.size_bytes", "be at least one size")
+    if algorithm in ("nvls", "nvls_tree") and not switches_reduce(cluster):
+        must = "be another one on hosts without NVSwitches that add up (NVLink 4 and later)"
+        raise InputError("collective.algorithm", must, f"{algorithm} on {cluster.name}", hint="Try ring.")
     options = {"calibration": calibration, "ranks": ranks, **shape}
     rows = []
     for size in sizes:

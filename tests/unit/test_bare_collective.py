@@ -213,3 +213,9 @@ def test_odd_options_are_refused_at_once(
 def test_a_skew_beyond_what_numbers_hold_sends_everything_to_the_first() -> None:
     arguments = ["collective", "all_to_allv", "dgx-h100", "--num-hosts", "1", "--size", "1MiB"]
     assert main([*arguments, "--skew", "400"]) == 0
+
+
+@pytest.mark.parametrize("algorithm", ["nvls", "nvls_tree"])
+def test_switches_that_do_not_add_up_are_not_asked_to(algorithm: str) -> None:
+    with pytest.raises(InputError, match="NVSwitches that add up"):
+        sim.collective("all_reduce", "dgx-a100", "1MiB", num_hosts=2, algorithm=algorithm)
