@@ -132,7 +132,7 @@ def test_simai_text_becomes_a_workload_that_runs(tmp_path: Path, capsys: pytest.
     result = api.run(workload, api.cluster("dgx-a100", 1), {"tp": 4, "dp": 2, "micro_batch_size": 1})
     assert result.ok, result.message
     # Two micro-batches of the stated times, on one device of a group of 4; the slowest counts.
-    assert result.parts["compute_s"] == pytest.approx(2 * 3e-3, rel=0.04)
+    assert result.parts["compute_s"] == pytest.approx(2 * 3e-3, rel=0.06)
     alone = api.run(workload, api.cluster("dgx-a100", 1), {"tp": 1, "dp": 8, "micro_batch_size": 1})
     assert alone.parts["compute_s"] == pytest.approx(4 * 2 * 3e-3, rel=0.04)
 
