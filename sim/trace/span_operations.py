@@ -105,9 +105,11 @@ def span_operations(ranks: list[RankTrace], issues: Issues) -> Operations:
     InputError
         If none of them has times.
     """
-    lacking = [rank for rank in ranks if not _seconds(rank) > 0]
-    if len(lacking) == len(ranks):
+    timed = [rank for rank in ranks if _seconds(rank) > 0]
+    if not timed:
         raise InputError("trace", f"hold {SPAN_FORMATS[ranks[0].format]}", f"no times in {ranks[0].label}")
+    issues.add("no_times", len(ranks) - len(timed))
+    ranks = timed
     ops = Operations(rank_numbers([rank.rank for rank in ranks]), issues)
     for row, rank in enumerate(ranks):
         if rank.simai is not None:

@@ -83,6 +83,8 @@ def test_a_measured_aicb_log_plays_in_order(tmp_path: Path) -> None:
 def test_an_aicb_workload_that_was_not_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="_elapsed_time"):
         job(tmp_path, AICB.replace(",2.0", ",").replace(",3.0", ","), "workload.csv")
+    both = [tmp_path / "workload.csv", write(tmp_path, AICB, "log.csv")]
+    assert operations_of(read(both, host=True)).issues.counts["no_times"] == 1
 
 
 def test_simai_text_plays_its_compute_and_a_cluster_adds_collectives(
