@@ -268,7 +268,7 @@ def test_two_jobs_on_one_spine_share_by_max_min() -> None:
 
 def test_nvls_of_a_strategy_is_the_switches_of_a_host_or_trees_of_them() -> None:
     """Gradients of 8 ranks per host: each NVLink carries the buffer once, and no ring is left."""
-    from sim.analysis import simulate
+    from sim.analysis.simulate import simulate
     from tests.scenarios import scenario, timed_layer, workload
 
     model = workload([timed_layer(0, 0.01, 0.02, parameters=1e8)])

@@ -47,7 +47,7 @@ def test_the_cheaper_of_factors_and_all_reduce_crosses_at_the_closed_form(
 
 
 def test_factors_help_a_model_of_large_matrices_on_a_slow_network() -> None:
-    cluster = sim.cluster("single-gpu", num_hosts=8)
+    cluster = sim.cluster("single-gpu", num_hosts=8, **{"host.nics.*.bandwidth": "25Gbps"})
     model = sim.workload("vgg16", batch_per_device=32)
     step = {
         kind: sim.run(model, cluster, sim.strategy(sufficient_factors=kind)).step_time_s

@@ -11,27 +11,17 @@ from sim.errors import InputError
 from sim.models.compute import LayerCosts, chain_cost, layer_cost, model_flops, optimizer_time, step_overhead
 from sim.models.kernels import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, operation_kernels
 from sim.models.roofline import roof
-from sim.spec import Calibration
 from sim.spec.layer import Attention, Convolution, Embedding, Gemm, Layer, MemoryBound, Op
+from tests.scenarios import fast_host
 
 GPT = {"num_layers": 2, "hidden": 1024, "num_heads": 16, "vocabulary": 4096, "sequence_length": 512}
-
-
-def _fast_host(catalog: Catalog) -> Calibration:
-    """The default calibration with a host that never holds the device up: these tests are about its time."""
-    default = catalog.calibration("default")
-    host = {"kernel_issue_time": 6e-6, "exposed_launches": 0.0}
-    known = default.framework["default"]
-    changed = {name: known[name].model_copy(update={"value": value}) for name, value in host.items()}
-    framework = {**default.framework, "default": {**known, **changed}}
-    return default.model_copy(update={"framework": framework})
 
 
 def _cost(catalog: Catalog, *ops: Op, **options: object) -> LayerCosts:
     layer = Layer(name="layer", kind="linear", block=0, ops=ops, num_experts=options.pop("num_experts", 0))
     settings = {"device": "a100-80gb", "dtype": "bf16", "micro_batch": 8.0, "first": False} | options
     settings["device"] = catalog.device(settings["device"])
-    return chain_cost((layer,), calibration=_fast_host(catalog), **settings)
+    return chain_cost((layer,), calibration=fast_host(catalog), **settings)
 
 
 def _volume(kernel: object) -> float:
@@ -122,7 +112,7 @@ def test_memory_bound_time_is_bytes_over_bandwidth(catalog: Catalog) -> None:
 
 
 def test_small_kernels_are_bound_by_their_launches(catalog: Catalog) -> None:
-    issue = _fast_host(catalog).value("framework", "default", "kernel_issue_time")
+    issue = fast_host(catalog).value("framework", "default", "kernel_issue_time")
     cost = _cost(catalog, *(MemoryBound(elements=10, backward_elements=10) for _ in range(5)))[0]
     assert cost.forward_s == pytest.approx(5 * issue)
     assert cost.num_kernels == 10
@@ -174,7 +164,7 @@ def test_embedding_moves_rows(catalog: Catalog) -> None:
 def test_chain_is_its_layers(catalog: Catalog) -> None:
     layers = generate("transformer", GPT).layers
     options = {"device": catalog.device("v100-32gb"), "dtype": "fp16", "micro_batch": 4.0}
-    options["calibration"] = _fast_host(catalog)
+    options["calibration"] = fast_host(catalog)
     costs = chain_cost(layers, **options)
     assert len(costs) == len(layers)
     for index, (layer, cost) in enumerate(zip(layers, costs, strict=True)):

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from sim import api
+from sim.catalog import default_catalog
 from sim.models.compute import Measurement, chain_cost
 from sim.spec import Gemm, Layer, LayerTime, MemoryBound, Workload
+from tests.scenarios import fast_host
 
-CALIBRATION = api.calibration()
+CALIBRATION = fast_host(default_catalog())
 V100, A100 = api.device("v100-32gb"), api.device("a100-80gb")
 
 
