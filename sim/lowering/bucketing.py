@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,7 +44,8 @@ class Bucketing:
                     found.append(Bucket(len(found), elements, layer, factors=factored[layer]))
                 if rows[layer]:
                     found.append(Bucket(len(found), rows[layer], layer, factors=rows[layer]))
-            self._buckets[virtual] = found
+            # Dense and expert buckets are fused apart; what waits for one tells them all by number.
+            self._buckets[virtual] = [replace(bucket, index=i) for i, bucket in enumerate(found)]
         return self._buckets[virtual]
 
     def factors(self, layer: int) -> float:
