@@ -44,9 +44,8 @@ def update_statistics(graph: ExecutionGraph, run: RunRecord, stale: Staleness | 
     dropped = _dropped_share(graph, run)
     histogram, mean, p95, most = _distribution(graph, stale)
     per_update = per_step * together * period
-    if (
-        _number(data.get("workers_counted")) or replicas
-    ) < replicas:  # samples of dropped gradients are in nobody's update
+    counted = _number(data.get("workers_counted")) or replicas
+    if counted < replicas:  # samples of dropped gradients are in nobody's update
         per_update = samples / exchanges
     return {
         "update": data.get("update"),

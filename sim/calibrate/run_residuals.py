@@ -22,7 +22,7 @@ from sim.calibrate.runs import CHIPS, RunFit, fit_runs
 from sim.spec import Calibration
 from sim.spec.calibration import Parameter
 from sim.validate.runs import Prediction
-from sim.validate.runs_loader import framework_calibration
+from sim.validate.runs_loader import Run, framework_calibration
 from sim.validate.spread import TERMS, Z80, deviation, shares, standard_deviations
 
 FloatArray = npt.NDArray[np.float64]
@@ -49,9 +49,14 @@ class Residual:
         return self.term.run.row.group
 
 
+def lot_of(run: Run) -> int:
+    """A large number that a row's identifier gives it, by which rows are drawn: it never changes."""
+    return int(hashlib.sha256(run.row.id.encode()).hexdigest(), 16)
+
+
 def fold_of(term: Term) -> int:
-    """Fold of a row: by its identifier, so that it never changes."""
-    return int(hashlib.sha256(term.run.row.id.encode()).hexdigest(), 16) % FOLDS
+    """Fold of a row."""
+    return lot_of(term.run) % FOLDS
 
 
 def software(term: Term) -> str:
@@ -86,7 +91,7 @@ def left_out(
     for part in sorted({str(part_of(term)) for term in terms}):
         seen = [term for term in terms if str(part_of(term)) != part]
         if seen:
-            fitted = fit_runs(seen, prior, prior, start=base, iterations=iterations)
+            fitted = fit_runs(seen, prior, start=base, iterations=iterations)
             found += residuals((t for t in terms if str(part_of(t)) == part), fitted.calibration)
     return found
 

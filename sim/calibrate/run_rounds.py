@@ -7,14 +7,22 @@ where the calibration is already close (``warm``).
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sim.calibrate.run_priors import SOURCE, prior_of, without_fits
-from sim.calibrate.run_residuals import ITERATIONS, fold_of, left_out, mape, residuals, software, with_spread
+from sim.calibrate.run_residuals import (
+    ITERATIONS,
+    fold_of,
+    left_out,
+    lot_of,
+    mape,
+    residuals,
+    software,
+    with_spread,
+)
 from sim.calibrate.run_terms import make_terms
 from sim.calibrate.runs import fit_runs
 from sim.spec import Calibration
@@ -113,7 +121,7 @@ def fit_rounds(
         simulated = {p.id: p.step_time_s for p in found if p.step_time_s is not None}
         terms = make_terms(some, simulated, present)
         progress(f"fitting {len(terms)} runs")
-        fitted = fit_runs(terms, prior, prior, start=present)
+        fitted = fit_runs(terms, prior, start=present)
         present = fitted.calibration
     errors = mape(residuals(terms, fitted.calibration))
     by_fold: dict[str, float] = {}
@@ -132,8 +140,7 @@ def sample(runs: Sequence[Run]) -> list[Run]:
     counts = Counter(run.row.group for run in runs)
 
     def kept(run: Run) -> bool:
-        digest = int(hashlib.sha256(run.row.id.encode()).hexdigest(), 16)
-        return digest % 1000 < 1000 * SAMPLE / counts[run.row.group]
+        return lot_of(run) % 1000 < 1000 * SAMPLE / counts[run.row.group]
 
     return [run for run in runs if kept(run)]
 

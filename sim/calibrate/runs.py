@@ -284,7 +284,6 @@ def _start(base: Calibration, prior: Calibration, knob: Knob) -> float:
 def fit_runs(
     terms: Sequence[Term],
     prior: Calibration,
-    base: Calibration | None = None,
     *,
     start: Calibration | None = None,
     iterations: int = 16,
@@ -296,21 +295,18 @@ def fit_runs(
     terms : sequence of Term
         Calibration rows.
     prior : Calibration
-        Its values are the means of the priors.
-    base : Calibration, optional
-        What keeps the parameters that are not fitted; the prior if absent.
+        Its values are the means of the priors; parameters that are not fitted keep them.
     start : Calibration, optional
-        Where the search starts; ``base`` if absent.
+        Where the search starts; the prior if absent.
     iterations : int
         Steps of the search.
     """
-    base = base or prior
     knobs = knobs_for(terms)
-    objective = Objective(terms, knobs, base)
+    objective = Objective(terms, knobs, prior)
     mean = np.array([start_of(prior, knob) for knob in knobs])
     fit = least_squares(
         objective,
-        np.array([_start(start or base, prior, knob) for knob in knobs]),
+        np.array([_start(start or prior, prior, knob) for knob in knobs]),
         mean,
         covariance_of(knobs),
         np.log([knob.upper for knob in knobs]),
@@ -324,5 +320,5 @@ def fit_runs(
         low, high = value * math.exp(-half), min(value * math.exp(half), knobs[index].upper)
         return Parameter(value=value, low=low, high=max(high, value), n=rows[index], source=SOURCE)
 
-    fitted = with_values(base, knobs, np.exp(fit.x), parameter)
+    fitted = with_values(prior, knobs, np.exp(fit.x), parameter)
     return RunFit(knobs, fit, rows, fitted)

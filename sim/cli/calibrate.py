@@ -10,7 +10,7 @@ import typer
 
 from sim.cli.calibrate_recordings import recordings
 from sim.cli.calibrate_runs import runs
-from sim.cli.output import console, emit_json, grid, note, number, percent, seconds
+from sim.cli.output import console, emit_json, given_columns, grid, note, number, percent, seconds
 from sim.errors import InputError
 
 UNTOUCHED = "as shipped"  # source of entries that a fit did not touch; see sim.calibrate.collectives
@@ -55,7 +55,7 @@ def collectives(
     from sim.calibrate.collectives import fit, population_of, usable
     from sim.catalog import default_catalog
     from sim.validate.collectives.board import Board, predictions
-    from sim.validate.collectives.load import given_columns, load_rows
+    from sim.validate.collectives.load import load_rows
 
     rows = load_rows(files, given_columns(given or []))
     good = usable(rows)

@@ -138,6 +138,17 @@ def assignments(items: Sequence[str], option: str = "--set") -> dict[str, Any]:
     return result
 
 
+def given_columns(given: Sequence[str]) -> dict[str, str]:
+    """``COLUMN=VALUE`` texts of the option ``--set``."""
+    columns: dict[str, str] = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not equals or not name.strip():
+            raise InputError("--set", "be COLUMN=VALUE", repr(item), hint="Example: --set hardware=H100-SXM.")
+        columns[name.strip()] = value.strip()
+    return columns
+
+
 def existing_folders(folders: Sequence[str]) -> tuple[str, ...]:
     """Catalogue folders as absolute paths, so that workers find them wherever they start."""
     for folder in folders:

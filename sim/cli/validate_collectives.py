@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sim.cli.output import console, emit_json, grid, note, number, percent
+from sim.cli.output import console, emit_json, given_columns, grid, note, number, percent
 from sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def collectives(
 
     from sim.catalog import default_catalog
     from sim.validate.collectives.board import Board, predictions
-    from sim.validate.collectives.load import given_columns, load_rows, published
+    from sim.validate.collectives.load import load_rows, published
 
     rows = load_rows(measurements or [published()], given_columns(given or []))
     if hold_out is None:

@@ -39,11 +39,16 @@ class ActivationCode:
         """Whether activations travel as they were computed."""
         return self.compressor.name == "none"
 
+    @property
+    def sharers(self) -> int:
+        """Ranks that each hand a part on to another stage: those of a tensor parallel group whose sequence is
+        divided; else one hands on everything."""
+        return self.plan.strategy.tp if self.plan.strategy.sequence_parallel else 1
+
     def hop(self, elements: float, **options: int) -> CodedExchange:
-        """What one rank hands on to another stage: with sequence parallelism its part only."""
-        strategy, elements = self.plan.strategy, elements * self.plan.local_samples
-        share = strategy.tp if strategy.sequence_parallel else 1
-        return CodedExchange(self, "send", elements / share, 2, Cause.PIPELINE_COMM, options)
+        """What one rank hands on to another stage."""
+        part = elements * self.plan.local_samples / self.sharers
+        return CodedExchange(self, "send", part, 2, Cause.PIPELINE_COMM, options)
 
     def seconds(self, work: Work, classes: Iterable[int]) -> dict[int, float]:
         """Time of some work on the device of each class."""

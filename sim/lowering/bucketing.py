@@ -61,7 +61,7 @@ class Bucketing:
         ranks = self.plan.gradient_span()[0]
         if ranks < 2:
             return 0.0
-        numbers = self.plan.micro_batches * self.plan.local_samples * op.rows * (op.n + op.k)
+        numbers = self.plan.step_samples * op.rows * (op.n + op.k)
         return numbers if choice == "always" or numbers < 2 * spec.parameters / ranks else 0.0
 
     def rows(self, layer: int) -> float:

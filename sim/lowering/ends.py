@@ -5,6 +5,12 @@ from __future__ import annotations
 from sim.graph.builder import Ends
 
 
+def extend(into: Ends, more: Ends) -> None:
+    """Add the tasks of ``more`` to those of ``into``, class by class."""
+    for index, tasks in more.items():
+        into.setdefault(index, []).extend(tasks)
+
+
 def same_shape(a: Ends, b: Ends) -> bool:
     """Whether two sets of ends have the same shape."""
     return a.keys() == b.keys() and all(len(a[index]) == len(b[index]) for index in a)

@@ -23,9 +23,10 @@ from sim.spec.host import expand_nodes
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-# Bytes/s a device sends over all its NVLinks, by generation; bytes/s of a PCIe slot of 16 lanes.
+# Bytes/s a device sends over all its NVLinks, by generation.
 _NVLINK = {1: 80e9, 2: 150e9, 3: 300e9, 4: 450e9, 5: 900e9}
-_PCIE = {3: 15.75e9, 4: 31.5e9, 5: 63e9, 6: 121e9}
+PCIE = {3: 15.75e9, 4: 31.5e9, 5: 63e9, 6: 121e9}
+"""Bytes/s of a PCIe slot of 16 lanes in one direction, by generation (PCI-SIG)."""
 # Wires of an ordinary machine room, which fitted latencies contain: a longer way costs what it is longer.
 _USUAL_WIRE = (2e-6, 5e-6)
 
@@ -201,8 +202,8 @@ def interior_of(cluster: Cluster) -> str:
     if nvlink:
         family = "xgmi" if host.devices[0][0].startswith("mi") else "nvlink"
         return f"{family}{_nearest(nvlink, _NVLINK)}" if family == "nvlink" else "xgmi3"
-    slot = max((link.bandwidth for link in at_device if link.kind == "pcie"), default=_PCIE[4])
-    return f"pcie{_nearest(slot, _PCIE)}"
+    slot = max((link.bandwidth for link in at_device if link.kind == "pcie"), default=PCIE[4])
+    return f"pcie{_nearest(slot, PCIE)}"
 
 
 def _nearest(value: float, table: dict[int, float]) -> int:

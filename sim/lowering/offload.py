@@ -5,6 +5,8 @@ ZeRO-Offload (Ren et al., USENIX ATC 2021): the device keeps the compute copy of
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from sim.graph.builder import Edge, Ends
@@ -13,7 +15,8 @@ from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.models.collectives import Phase
 from sim.models.compute import OPTIMIZER_TRAFFIC
-from sim.spec.workload import DTYPE_BYTES, OPTIMIZER_STATES
+from sim.spec import Host
+from sim.spec.workload import OPTIMIZER_STATES
 
 FP32 = 4.0
 
@@ -61,28 +64,31 @@ def disk_seconds(plan: Plan, elements: float) -> float:
 
     ZeRO-Infinity (Rajbhandari et al., SC 2021) pipelines both with the update; the ranks of a host share it.
     """
-    hosts = plan.network.device_host[np.arange(plan.layout.num_ranks)]
-    bandwidth = min(
-        store.bandwidth
-        for store in (plan.cluster.host_of(int(host)).local_storage for host in np.unique(hosts))
-        if store is not None
+    bandwidth, sharing = _slowest(
+        plan, lambda host: host.local_storage.bandwidth if host.local_storage else None
     )
     states = FP32 * (1 + OPTIMIZER_STATES[plan.workload.optimizer])
-    return 2 * states * elements * int(np.bincount(hosts).max()) / bandwidth
+    return 2 * states * elements * sharing / bandwidth
 
 
 def processor_seconds(plan: Plan, elements: float) -> float:
-    """Seconds of an update at the memory bandwidth of a host's processors, which its ranks share.
+    """Seconds of an update at the memory bandwidth of a host's processors, which its ranks share."""
 
-    Ranks wait for each other, so the fullest host and the slowest processors count.
-    """
-    workload, cluster = plan.workload, plan.cluster
+    def attained(host: Host) -> float | None:
+        name = host.cpu_device
+        if name is None:
+            return None
+        efficiency = plan.calibration.value("device", name, "memory_efficiency")
+        return plan.cluster.device(name).memory_bandwidth * efficiency
+
+    bandwidth, sharing = _slowest(plan, attained)
+    element = plan.element_bytes
+    traffic = OPTIMIZER_TRAFFIC[plan.workload.optimizer] + element + (element if element < 4 else 0.0)
+    return elements * traffic * sharing / bandwidth
+
+
+def _slowest(plan: Plan, bandwidth: Callable[[Host], float | None]) -> tuple[float, int]:
+    """Least bandwidth of a host in use, and most ranks that share one: ranks wait for each other."""
     hosts = plan.network.device_host[np.arange(plan.layout.num_ranks)]
-    bandwidth = min(
-        cluster.device(name).memory_bandwidth * plan.calibration.value("device", name, "memory_efficiency")
-        for name in (cluster.host_of(int(host)).cpu_device for host in np.unique(hosts))
-        if name is not None
-    )
-    element = max(2.0, DTYPE_BYTES[workload.dtype])
-    traffic = OPTIMIZER_TRAFFIC[workload.optimizer] + element + (element if element < 4 else 0.0)
-    return elements * traffic * int(np.bincount(hosts).max()) / bandwidth
+    known = (bandwidth(plan.cluster.host_of(int(host))) for host in np.unique(hosts))
+    return min(each for each in known if each is not None), int(np.bincount(hosts).max())

@@ -22,7 +22,7 @@ from sim.lowering.held import divided, held_layers
 from sim.lowering.layout import Layout
 from sim.lowering.library import LibraryTimes, achievable
 from sim.lowering.stages import split_layers
-from sim.lowering.tables import sparse_tables, table_elements, touched_elements, without_tables
+from sim.lowering.tables import table_elements, touched_elements, without_tables
 from sim.lowering.traffic import Traffic, reduction_rate, step_latency
 from sim.models.compute import LayerCosts, Measurement, chain_cost
 from sim.models.data_path import Checkpoint, DataPath, checkpoint, data_path
@@ -36,7 +36,7 @@ from sim.models.memory import (
 from sim.models.schedules import SCHEDULES, Order, Schedule, peak, staleness
 from sim.rng import seed_tree
 from sim.spec import Calibration, Cluster, Device, Layer, Scenario, Strategy, Workload
-from sim.spec.workload import DTYPE_BYTES
+from sim.spec.workload import kept_bytes
 from sim.taxonomy import num_micro_batches, resolve
 from sim.taxonomy.schedules import SCHEDULES as SCHEDULE_FACTS
 from sim.taxonomy.schedules import ScheduleFacts
@@ -79,7 +79,8 @@ class Plan(Traffic):
     @cached_property
     def tables(self) -> frozenset[int]:
         """Layers whose embedding tables have sparse gradients."""
-        return sparse_tables(self.scenario.workload, self.strategy)
+        never = self.strategy.sparse_embeddings == "never"
+        return frozenset() if never else self.scenario.workload.sparse_tables
 
     def idle_elements(self, layer: int) -> float:
         """Parameters of a layer that no sample of a step looks up, so that nothing updates them."""
@@ -125,7 +126,7 @@ class Plan(Traffic):
     @cached_property
     def element_bytes(self) -> float:
         """Bytes of an activation, a parameter or a gradient; 8-bit training keeps these in 16 bits."""
-        return max(2.0, DTYPE_BYTES[self.workload.dtype])
+        return kept_bytes(self.workload.dtype)
 
     @cached_property
     def local_samples(self) -> float:

@@ -537,9 +537,7 @@ class StepLowering:
 
     def _send(self, hop: _Hop, ends: Ends) -> Ends:
         """Point-to-point activations or gradients; with sequence parallelism each rank sends its part."""
-        size = self.code.size(hop.elements * self.plan.local_samples)
-        if self.strategy.tp > 1 and self.strategy.sequence_parallel:
-            size /= self.strategy.tp
+        size = self.code.size(hop.elements * self.plan.local_samples) / self.code.sharers
         route = hop.direction
         if self.schedule.placement != "loop":  # both ways carry both activations and gradients
             route = "forward" if hop.target > hop.source else "backward"

@@ -9,25 +9,10 @@ from __future__ import annotations
 
 import math
 
-from sim.spec import Layer, Strategy, Workload
+from sim.spec import Layer, Workload
 
 INDEX_BYTES = 8.0
 """A row travels with its number (int64, as frameworks have it)."""
-
-
-def sparse_tables(workload: Workload, strategy: Strategy) -> frozenset[int]:
-    """Layers whose gradients are sparse: tables only, which no output layer shares.
-
-    Parameters
-    ----------
-    workload : Workload
-    strategy : Strategy
-        Its ``sparse_embeddings``.
-    """
-    tied = any(layer.shared_parameters for layer in workload.layers)
-    if strategy.sparse_embeddings == "never" or tied:
-        return frozenset()
-    return frozenset(index for index, layer in enumerate(workload.layers) if layer.tables)
 
 
 def touched_rows(layer: Layer, samples: float) -> float:

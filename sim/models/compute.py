@@ -30,7 +30,7 @@ from sim.models.roofline import Roof, kernel_times, roof
 from sim.spec.calibration import Calibration
 from sim.spec.device import Device
 from sim.spec.layer import Layer
-from sim.spec.workload import DTYPE_BYTES, Workload
+from sim.spec.workload import Workload, kept_bytes
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -374,7 +374,7 @@ def optimizer_time(
     if optimizer not in OPTIMIZER_TRAFFIC:
         known = ", ".join(OPTIMIZER_TRAFFIC)
         raise InputError("workload.optimizer", f"be one of {known}", got=optimizer)
-    element = max(2.0, DTYPE_BYTES[dtype])
+    element = kept_bytes(dtype)
     copy = element if element < 4 else 0.0
     traffic = OPTIMIZER_TRAFFIC[optimizer] + 2 * element + copy
     efficiency = calibration.value("framework", "default", "optimizer_bandwidth_efficiency")

@@ -19,7 +19,7 @@ from sim.models.schedules import SCHEDULES, peak
 from sim.spec.calibration import Calibration
 from sim.spec.layer import Attention, Gemm, Layer
 from sim.spec.strategy import Strategy
-from sim.spec.workload import DTYPE_BYTES, OPTIMIZER_STATES, Workload
+from sim.spec.workload import DTYPE_BYTES, OPTIMIZER_STATES, Workload, kept_bytes
 from sim.wire.compressors import compressor_of
 
 COMPONENTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "reserved")
@@ -176,7 +176,7 @@ def stage_memory(
         states[name] += size
     result = dict.fromkeys(COMPONENTS, 0.0)
     if strategy.backward_shard_ranks is not None and strategy.state == "zero3":  # the second copy (hpZ)
-        states["weights"] += shared * _weight_bytes(workload) / strategy.backward_shard_ranks
+        states["weights"] += shared * kept_bytes(workload.dtype) / strategy.backward_shard_ranks
     result.update(states)
     result["weights"] *= weight_versions
     result["activations"] = _activations(layers, strategy, workload, micro_batch, held)
@@ -203,7 +203,7 @@ def _parameters(layers: Sequence[Layer], strategy: Strategy, *, copy_tied: bool)
 def _states(
     parameters: float, strategy: Strategy, workload: Workload, dp: int, gradient_copy: bool
 ) -> dict[str, float]:
-    element = _weight_bytes(workload)
+    element = kept_bytes(workload.dtype)
     mixed = element < 4
     level = {"zero1": 1, "zero2": 2, "zero3": 3}.get(strategy.state, 0)
     state = 4.0 * (OPTIMIZER_STATES[workload.optimizer] + mixed) + 4.0 * (gradient_copy and mixed)
@@ -255,15 +255,10 @@ def server_memory(
     }
 
 
-def _weight_bytes(workload: Workload) -> float:
-    """8-bit training keeps 16-bit weights and casts them for the products."""
-    return max(2.0, DTYPE_BYTES[workload.dtype])
-
-
 def _activations(
     layers: Sequence[Layer], strategy: Strategy, workload: Workload, micro_batch: float, held: float
 ) -> float:
-    per_element = micro_batch * _weight_bytes(workload)
+    per_element = micro_batch * kept_bytes(workload.dtype)
 
     def stored(layer: Layer, recompute: str) -> float:
         elements = stored_elements(layer, strategy, recompute=recompute)
@@ -290,7 +285,7 @@ def _narrow_elements(layer: Layer, strategy: Strategy, workload: Workload) -> fl
     (Transformer Engine's Linear). The output of attention is kept in 16 bits by its core all the same, the
     head's and the router's products stay in 16 bits.
     """
-    share = 1 - DTYPE_BYTES[workload.dtype] / _weight_bytes(workload)
+    share = 1 - DTYPE_BYTES[workload.dtype] / kept_bytes(workload.dtype)
     if share <= 0 or layer.kind == "head":
         return 0.0
     attends = any(isinstance(op, Attention) for op in layer.ops)
@@ -316,7 +311,7 @@ def _blocks(layers: Sequence[Layer]) -> list[list[Layer]]:
 def _logits(layers: Sequence[Layer], strategy: Strategy, workload: Workload, micro_batch: float) -> float:
     """The output of the head, once: on the last stage at most one micro-batch is between its passes."""
     elements = sum(layer.output_elements for layer in layers if layer.kind == "head")
-    return micro_batch * elements * (LOGIT_BYTES + _weight_bytes(workload)) / (strategy.tp * strategy.cp)
+    return micro_batch * elements * (LOGIT_BYTES + kept_bytes(workload.dtype)) / (strategy.tp * strategy.cp)
 
 
 def _gathered_keys(layers: Sequence[Layer], strategy: Strategy) -> float:
@@ -346,7 +341,7 @@ def _buffers(
     num_micro_batches: int,
 ) -> float:
     """Communication buffers, and the gradients of activations while backward passes through a layer."""
-    element = _weight_bytes(workload)
+    element = kept_bytes(workload.dtype)
     largest = max(
         (layer.input_elements + (0.0 if layer.kind == "head" else layer.output_elements) for layer in layers),
         default=0.0,

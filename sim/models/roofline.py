@@ -18,7 +18,7 @@ import numpy.typing as npt
 from sim.models.kernels import CONVOLUTION, FLASH, MATRIX, MEASURED, MEMORY, Kernels
 from sim.spec.calibration import Calibration
 from sim.spec.device import Device
-from sim.spec.workload import DTYPE_BYTES
+from sim.spec.workload import DTYPE_BYTES, kept_bytes
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -125,7 +125,7 @@ def roof(device: Device, dtype: str, calibration: Calibration) -> Roof:
         if calibration.has("framework", "default", "exposed_launches")
         else 0.0,
         input_bytes=DTYPE_BYTES[dtype],
-        element_bytes=max(2.0, DTYPE_BYTES[dtype]),
+        element_bytes=kept_bytes(dtype),
         multiprocessors=device.num_multiprocessors,
         matrix_unit=matrix_unit,
     )

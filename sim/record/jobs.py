@@ -16,6 +16,7 @@ from torch import nn
 from sim.record.clock import Load, quantile, sleep_until, variation
 from sim.record.emulate import sleeping_model
 from sim.record.models import make
+from sim.validate.recordings.rows import power_rank
 from sim.validate.recordings.trace import LayerTrace
 
 WARM_UP = 4
@@ -314,8 +315,7 @@ def _register(model: Any, hook: str) -> None:
 
     if hook == "fp16":
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif hook.startswith("powersgd"):
-        rank = int(hook.removeprefix("powersgd"))
+    elif rank := power_rank(hook):
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=2)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 

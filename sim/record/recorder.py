@@ -14,6 +14,7 @@ from sim.errors import InputError
 from sim.record.launch import require_torch, run_ranks
 from sim.record.network import EmulatedHosts
 from sim.record.tables import append
+from sim.validate.recordings.rows import power_rank
 from sim.validate.recordings.trace import LayerTrace
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Request:
                 if name not in known:
                     raise InputError(option, f"be one of {', '.join(known)}", name)
         for hook in self.hooks:
-            if hook not in ("none", "fp16") and not (_power_rank(hook) or 0) > 0:
+            if hook not in ("none", "fp16") and not (power_rank(hook) or 0) > 0:
                 raise InputError("--hook", "be none, fp16 or powersgdR (R a rank of at least 1)", hook)
         self._check_numbers()
         self._check_slow()
@@ -187,7 +188,7 @@ class Recorder:
         The second and third all-reduce of a bucket are issued by the thread that finished the one before.
         With two buckets under way ranks then disagree about what comes next, and gloo ends the process.
         """
-        if "ddp" not in self.request.strategies or not any(map(_power_rank, self.request.hooks)):
+        if "ddp" not in self.request.strategies or not any(map(power_rank, self.request.hooks)):
             return
         size = 4 * trace.num_parameters / 2**20
         for bucket in self.request.buckets:
@@ -300,9 +301,3 @@ class Recorder:
     def _note(self, path: Path) -> None:
         if path not in self.written:
             self.written.append(path)
-
-
-def _power_rank(hook: str) -> int | None:
-    """Rank of a ``powersgdR`` hook; None of another hook."""
-    rank = hook.removeprefix("powersgd")
-    return int(rank) if rank != hook and rank.isdecimal() else None

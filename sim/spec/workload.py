@@ -10,6 +10,7 @@ from sim.spec.base import Bytes, CatalogSpec, Seconds
 from sim.spec.device import Device
 from sim.spec.dtypes import DTYPE_BYTES as DTYPE_BYTES
 from sim.spec.dtypes import DType as DType
+from sim.spec.dtypes import kept_bytes as kept_bytes
 from sim.spec.layer import Layer
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "lamb", "adagrad"]
@@ -83,6 +84,13 @@ class Workload(CatalogSpec):
     def num_parameters(self) -> float:
         """Trainable parameters, all experts included."""
         return sum(layer.parameters + layer.expert_parameters for layer in self.layers)
+
+    @property
+    def sparse_tables(self) -> frozenset[int]:
+        """Layers with embedding tables whose gradients are sparse: no output layer shares any."""
+        if any(layer.shared_parameters for layer in self.layers):
+            return frozenset()
+        return frozenset(index for index, layer in enumerate(self.layers) if layer.tables)
 
     @property
     def num_blocks(self) -> int:

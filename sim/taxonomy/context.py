@@ -81,8 +81,7 @@ class WorkloadFacts:
             has_embedding=_shares_block(workload.layers[:2], "embedding"),
             has_head=_shares_block(workload.layers[:-3:-1], "head"),
             has_fully_connected=any(layer.fully_connected for layer in workload.layers),
-            has_sparse_tables=any(layer.tables for layer in workload.layers)
-            and not any(layer.shared_parameters for layer in workload.layers),
+            has_sparse_tables=bool(workload.sparse_tables),
             image_rows=min(
                 (
                     op.out_height

@@ -14,6 +14,7 @@ from sim.spec.workload import Workload
 from sim.taxonomy.context import ClusterFacts, Context
 from sim.taxonomy.rule import Finding, Overrides, Refusal, Rule
 from sim.taxonomy.ruleset import ALL_RULES
+from sim.taxonomy.ruleset.network import OFF
 from sim.wire.aggregators import AGGREGATORS
 
 FIRST_BUCKET_BYTES = 2.0**20
@@ -264,11 +265,9 @@ def _tables(strategy: Strategy, context: Context) -> dict[str, object]:
         servers = strategy.num_servers or context.used_hosts
         return {"num_servers": servers} if strategy.serves_tables else {}
     aggregator = AGGREGATORS.get(strategy.in_network)
-    fields = Strategy.model_fields
-    off = ("in_network", "switch_slots", "switch_numbers", "switch_jobs", "switch_hot_share")
-    unused = off if aggregator is not None and aggregator.sparse else ()
+    off = OFF if aggregator is not None and aggregator.sparse else {}
     return {"sparse_embeddings": "never", "num_servers": None} | {
-        name: fields[name].default for name in unused
+        name.removeprefix("strategy."): value for name, value in off.items()
     }
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
+from sim.lowering.library import PCIE as PCIE
+
 GIGABIT = 1e9 / 8
-PCIE = {3: 15.75e9, 4: 31.5e9, 5: 63.0e9, 6: 121.0e9}
-"""Bytes/s of a slot of 16 lanes, by generation."""
 NVLINK_LATENCY, PCIE_LATENCY, PORT_LATENCY, CABLE_LATENCY = 0.3e-6, 0.25e-6, 0.6e-6, 0.25e-6
 """Seconds of a link inside a host, of a slot, of a network port, of a cable and its switch."""
 

@@ -244,10 +244,9 @@ def _batch(row: Row, dp: int, pp: int, params: Params, assumed: list[str]) -> tu
 
 def _default_micro_batch(each: int, pp: int, sequence: int | None) -> int:
     """Whole batch of a replica if it is not pipelined and at most 16,384 tokens, else a divisor for 4,096."""
-    tokens = sequence or 1
     if not sequence:
         return each
-    limit = max(1, (4096 if pp > 1 else 16384) // tokens)
+    limit = max(1, (4096 if pp > 1 else 16384) // sequence)
     return max(size for size in range(1, min(each, limit) + 1) if each % size == 0)
 
 

@@ -26,6 +26,7 @@ from sim.graph.builder import Edge, Ends
 from sim.graph.execution import Cause, Discipline
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
+from sim.lowering.ends import extend
 from sim.lowering.exchange import decoding_seconds
 from sim.lowering.plan import IntArray, Plan
 from sim.lowering.state.base import StateLowering
@@ -174,8 +175,7 @@ class PeerState(StateLowering):
             "group_all_reduce", self.emitter.stage_classes[stage], bucket.elements * self.gradient_bytes,
             f"bucket{bucket.index}.all_reduce", Cause.GRADIENT_COMM, ends, stream="group", step=step,
         )  # fmt: skip
-        for index, tasks in done.items():
-            self.reduced[stage, step].setdefault(index, []).extend(tasks)
+        extend(self.reduced[stage, step], done)
         return done
 
     # -- one step ---------------------------------------------------------------------------------------

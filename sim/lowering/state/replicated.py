@@ -10,6 +10,7 @@ from sim.graph.builder import Ends, source
 from sim.graph.execution import Cause
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
+from sim.lowering.ends import extend
 from sim.lowering.exchange import Exchange
 from sim.lowering.plan import Plan
 from sim.lowering.scheduling import priority
@@ -104,7 +105,7 @@ class ReplicatedState(StateLowering):
             self.layers[layer],
             device=self.plan.device_of_rank(int(self.plan.classes.representatives[index])),
             dtype=self.plan.workload.dtype,
-            micro_batch=others * self.plan.micro_batches * self.plan.local_samples,
+            micro_batch=others * self.plan.step_samples,
             calibration=self.plan.calibration,
         ).backward_weight_s
 
@@ -125,8 +126,7 @@ class ReplicatedState(StateLowering):
 
     def _awaited(self, step: int, done: Ends) -> None:
         """What an update of this step waits for, beside what it waits for already."""
-        for index, tasks in done.items():
-            self.exchanged[step].setdefault(index, []).extend(tasks)
+        extend(self.exchanged[step], done)
 
     @override
     def finish_step(self, step: int) -> None:

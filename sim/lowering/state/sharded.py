@@ -11,6 +11,7 @@ from sim.graph.builder import Ends
 from sim.graph.execution import Cause
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
+from sim.lowering.ends import extend
 from sim.lowering.exchange import Exchange
 from sim.lowering.plan import Plan
 from sim.lowering.state.base import StateLowering, exchange_family
@@ -266,8 +267,7 @@ class FullyShardedState(StateLowering):
             if width < self.plan.element_bytes:
                 passes = (1 + 1 / self.plan.shard_size()) * (1 + width / self.plan.element_bytes)
                 ends = self.mix(stage, passes * bucket.elements, step, ends, f"{name}.decode")
-            for index, tasks in ends.items():
-                done.setdefault(index, []).extend(tasks)
+            extend(done, ends)
         return done
 
     def _scatter(
@@ -285,8 +285,7 @@ class FullyShardedState(StateLowering):
             if last:
                 ends = sum_replicas(self, stage, bucket.elements, bucket.expert, step, ends)
             self.scattered[stage].append((bucket, ends))
-            for index, tasks in ends.items():
-                done.setdefault(index, []).extend(tasks)
+            extend(done, ends)
         return done
 
     def _buckets(self, unit: list[int]) -> list[Bucket]:
@@ -311,8 +310,7 @@ class FullyShardedState(StateLowering):
         last = self.completes(stage, virtual, micro_batch)
         done = self._scatter(stage, unit, ends, micro_batch, step, last)
         self.block(stage, done)
-        for index, tasks in done.items():
-            self.reduced[stage].setdefault(index, []).extend(tasks)
+        extend(self.reduced[stage], done)
 
     @override
     def finish_step(self, step: int) -> None:
@@ -339,8 +337,7 @@ class FullyShardedState(StateLowering):
             held = {c: [*done.get(c, []), *self.last_weight[stage].get(c, [])] for c in done}
             ends = self.decode(stage, bucket, step, held, f"layer{bucket.index}", scatter_exchange(self.plan))
             if ends is not held:
-                for index, tasks in ends.items():
-                    decoded.setdefault(index, []).extend(tasks)
+                extend(decoded, ends)
         return decoded
 
     @override

@@ -12,6 +12,7 @@ from sim.graph.builder import Edge, Ends
 from sim.graph.execution import Cause
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
+from sim.lowering.ends import extend
 from sim.lowering.plan import Plan
 from sim.lowering.state.parameter_server import FP32, ParameterServerState
 from sim.lowering.state.replicated import ReplicatedState
@@ -101,8 +102,7 @@ class TableServers(ParameterServerState):
                 f"{self.layers[bucket.last_layer].name}.hot_rows", Cause.GRADIENT_COMM, ends,
                 stream="hot_rows", extra_latency=part.latency,
             )  # fmt: skip
-        for index, tasks in ends.items():
-            self.applied.setdefault(index, []).extend(tasks)
+        extend(self.applied, ends)
 
     @override
     def finish_step(self, step: int) -> None:

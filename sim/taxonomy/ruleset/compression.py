@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from sim.spec.workload import DTYPE_BYTES, Workload
+from sim.spec.workload import DTYPE_BYTES, Workload, kept_bytes
 from sim.taxonomy.collectives import facts_of
 from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, Overrides, RuleSet
@@ -39,7 +39,7 @@ def _sizes(workload: Workload, compression: str, options: Options) -> tuple[floa
     """Bytes of all gradients as they are; encoded; and of these what cannot be summed on the way."""
     tensors = [tensor for layer in workload.layers for tensor, _ in layer_tensors(layer)]
     content = Content.of(tensors)
-    element = max(2.0, DTYPE_BYTES[workload.dtype])
+    element = kept_bytes(workload.dtype)
     messages = COMPRESSORS[compression].messages(content, element, options)
     gathered = sum(message.size for message in messages if not message.reducible)
     return content.elements * element, sum(message.size for message in messages), gathered
@@ -343,7 +343,7 @@ def activations_can_be_summed(c: Context) -> Finding | None:
 )
 def activations_lose_precision(c: Context) -> Finding | None:
     """Activations in fewer bits than they are computed in; or no fewer."""
-    name, element = c.strategy.activation_compression, max(2.0, DTYPE_BYTES[c.workload.dtype])
+    name, element = c.strategy.activation_compression, kept_bytes(c.workload.dtype)
     if name == "none":
         return None
     content = Content(1e6)

@@ -11,7 +11,7 @@ from sim.wire.transports import TRANSPORTS
 
 RULES = RuleSet()
 
-_OFF: Overrides = {
+OFF: Overrides = {
     "strategy.in_network": "none",
     "strategy.switch_slots": None,
     "strategy.switch_numbers": "auto",
@@ -20,6 +20,7 @@ _OFF: Overrides = {
     "strategy.switch_max_message": None,
     "strategy.switch_hot_share": 0.5,
 }
+"""Strategies without switches that add."""
 
 
 def _aggregator(c: Context) -> Aggregator | None:
@@ -42,7 +43,7 @@ def options_have_a_switch(c: Context) -> Finding | None:
         "switch_jobs": strategy.switch_jobs > 1 and aggregator is None,
         "switch_max_message": strategy.switch_max_message is not None
         and (aggregator is None or aggregator.trees is None),
-        "switch_hot_share": strategy.switch_hot_share != _OFF["strategy.switch_hot_share"]
+        "switch_hot_share": strategy.switch_hot_share != OFF["strategy.switch_hot_share"]
         and (aggregator is None or not aggregator.sparse),
     }
     for name, wrong in given.items():
@@ -66,7 +67,7 @@ def jobs_have_trees(c: Context) -> Finding | None:
     if most is None or strategy.switch_jobs <= most:
         return None
     must = f"be at most {most} while in_network is {aggregator.name}"
-    ways = ({"strategy.switch_jobs": most}, _OFF)
+    ways = ({"strategy.switch_jobs": most}, OFF)
     return Finding("strategy.switch_jobs", must, strategy.switch_jobs, ways, explain=True)
 
 
@@ -78,7 +79,7 @@ def rows_are_sparse(c: Context) -> Finding | None:
     aggregator = _aggregator(c)
     if aggregator is None or not aggregator.sparse or c.strategy.serves_tables:
         return None
-    ways: tuple[Overrides, ...] = ({"strategy.sparse_embeddings": "servers"}, _OFF)
+    ways: tuple[Overrides, ...] = ({"strategy.sparse_embeddings": "servers"}, OFF)
     must = "go with sparse_embeddings servers"
     return Finding("strategy.in_network", must, c.strategy.in_network, ways, explain=True)
 
@@ -110,7 +111,7 @@ def trees_map_on_switches(c: Context) -> Finding | None:
         ways: tuple[Overrides, ...] = (
             {"strategy.collective": "auto"},
             {"strategy.collective": "auto", "strategy.chunks": 1},
-            _OFF,
+            OFF,
         )
         must = f"be auto while in_network is {strategy.in_network}"
         return Finding("strategy.collective", must, strategy.collective, ways, explain=True)
@@ -118,8 +119,8 @@ def trees_map_on_switches(c: Context) -> Finding | None:
         return None
     reach = "a fabric whose switches form a tree" if aggregator.tree else "hosts on one switch"
     got = f"{aggregator.name} with {c.used_hosts} hosts on {c.cluster.fabric_kind}"
-    wider: Overrides = {**_OFF, "strategy.in_network": "sharp"}
-    return Finding("strategy.in_network", f"be none except for {reach}", got, (_OFF, wider), explain=True)
+    wider: Overrides = {**OFF, "strategy.in_network": "sharp"}
+    return Finding("strategy.in_network", f"be none except for {reach}", got, (OFF, wider), explain=True)
 
 
 @RULES.refuse(
@@ -138,7 +139,7 @@ def slots_wait_for_all(c: Context) -> Finding | None:
         return None
     got = f"{strategy.in_network} with state {strategy.state} and synchronization {strategy.synchronization}"
     must = "be none unless replicas all-reduce"
-    ways: tuple[Overrides, ...] = (_OFF, {"strategy.state": "replicated"})
+    ways: tuple[Overrides, ...] = (OFF, {"strategy.state": "replicated"})
     if aggregator.partial:
         ways = ({"strategy.synchronization": "partial_allreduce"}, *ways)
     return Finding("strategy.in_network", must, got, ways, explain=True)
@@ -164,7 +165,7 @@ def switches_add_numbers(c: Context) -> Finding | None:
             "strategy.compression_exchange": "auto",
             "strategy.compression_engine": "device",
         },
-        _OFF,
+        OFF,
     )
     must = f"be {numbers} while in_network is {aggregator.name}"
     return Finding("strategy.compression", must, compressor.name, ways, explain=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.spec.workload import DTYPE_BYTES
+from sim.spec.workload import kept_bytes
 from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, RuleSet, ways
 from sim.taxonomy.synchronizations import BARRIER_FREE
@@ -62,7 +62,7 @@ def pieces_can_be_simulated(c: Context) -> Finding | None:
     if size is None:
         return None
     gradients = c.workload.num_parameters / c.strategy.tp / c.strategy.pp
-    gradients *= max(2.0, DTYPE_BYTES[c.workload.dtype])
+    gradients *= kept_bytes(c.workload.dtype)
     if gradients / size <= MAX_PIECES:
         return None
     least = gradients / MAX_PIECES

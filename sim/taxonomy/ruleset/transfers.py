@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.spec.workload import DTYPE_BYTES
+from sim.spec.workload import kept_bytes
 from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, Overrides, RuleSet
 
@@ -155,7 +155,7 @@ def order_has_several_messages(c: Context) -> Finding | None:
     strategy = c.strategy
     if strategy.order == "fifo" or strategy.partition_size is not None or strategy.fusion != "size":
         return None
-    size = c.workload.num_parameters / strategy.tp * max(2.0, DTYPE_BYTES[c.workload.dtype])
+    size = c.workload.num_parameters / strategy.tp * kept_bytes(c.workload.dtype)
     if size > strategy.bucket_size:
         return None
     return Finding(

@@ -20,17 +20,6 @@ def published() -> Path:
     return default_catalog().data_file("measurements/collectives.csv")
 
 
-def given_columns(given: Sequence[str]) -> dict[str, str]:
-    """``COLUMN=VALUE`` texts of the option ``--set``."""
-    columns = {}
-    for item in given:
-        name, equals, value = item.partition("=")
-        if not equals or not name.strip():
-            raise InputError("--set", "be COLUMN=VALUE", repr(item), hint="Example: --set hardware=H100-SXM.")
-        columns[name.strip()] = value.strip()
-    return columns
-
-
 def load_rows(files: Sequence[str | Path], given: Mapping[str, str] | None = None) -> list[Row]:
     """Rows of CSV files and nccl-tests logs, in order.
 

@@ -18,7 +18,7 @@ from sim.spec import Calibration, Cluster, Scenario, Strategy, Workload
 from sim.spec.scenario import Perturbation
 from sim.validate.recordings.intervals import USUAL_LATENCY_SPREAD, interval
 from sim.validate.recordings.machines import WORKER, recorded_cluster
-from sim.validate.recordings.rows import Row
+from sim.validate.recordings.rows import Row, power_rank
 from sim.validate.recordings.trace import Traces, measured_layer, measured_workload
 
 MIB = 2.0**20
@@ -243,11 +243,10 @@ def _training(predictor: Predictor, row: Row) -> float:
 
 def _hook(row: Row) -> dict[str, Any]:
     hook = row.text("hook", "none")
-    rank = hook.removeprefix("powersgd")
     if hook in ("none", "fp16", "bf16"):
         return {"compression": hook}
-    if rank != hook and rank.isdecimal() and int(rank):
-        return {"compression": "powersgd", "compression_rank": int(rank)}
+    if rank := power_rank(hook):
+        return {"compression": "powersgd", "compression_rank": rank}
     raise InputError("hook", "be none, noop, fp16, bf16 or powersgdR", hook, where=row.place)
 
 

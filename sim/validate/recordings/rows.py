@@ -228,3 +228,9 @@ def trace_folders(given: Sequence[str], files: Iterable[Path], named: str | None
         folder = path if path.is_dir() else path.parent
         bases += [folder / "traces", folder, folder.parent / "traces"]
     return [base for base in dict.fromkeys(bases) if base.is_dir()]
+
+
+def power_rank(hook: str) -> int | None:
+    """Rank of a ``powersgdR`` hook; None of another hook."""
+    rank = hook.removeprefix("powersgd")
+    return int(rank) if rank != hook and rank.isdecimal() else None
