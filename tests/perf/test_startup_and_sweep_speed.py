@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 TRIES = 5
 
 
-def cpu_seconds(program: str) -> float:
-    """CPU seconds (user and system) of the fastest of several fresh interpreters: other jobs do not count."""
+def cpu_seconds(program: str, bytecode: Path) -> float:
+    """CPU seconds (user and system) of the fastest of several fresh interpreters: other jobs do not count.
+
+    The first one writes its bytecode to a folder of its own, as any interpreter does when it is used for the first
+    time: an environment in which nothing may be written would time Python's compiler.
+    """
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
 
     def children() -> float:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -22,17 +30,19 @@ def cpu_seconds(program: str) -> float:
     taken = []
     for _ in range(TRIES):
         before = children()
-        subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL, env=environment
+        )
         taken.append(children() - before)
     return min(taken)
 
 
-def test_help_takes_less_than_0_3_s():
-    assert cpu_seconds("from sim.cli.main import main; main(['--help'])") < 0.3
+def test_help_takes_less_than_0_3_s(tmp_path: Path):
+    assert cpu_seconds("from sim.cli.main import main; main(['--help'])", tmp_path) < 0.3
 
 
-def test_import_takes_less_than_0_2_s():
-    assert cpu_seconds("import sim") < 0.2
+def test_import_takes_less_than_0_2_s(tmp_path: Path):
+    assert cpu_seconds("import sim", tmp_path) < 0.2
 
 
 @pytest.mark.slow
