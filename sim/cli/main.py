@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         return stop.code if isinstance(stop.code, int) else 0
     except Exception as error:
-        return _unexpected(error)
+        return _unexpected(error, given)
 
 
 def _unknown(command: str) -> InputError:
@@ -128,11 +128,10 @@ def _unknown(command: str) -> InputError:
     return InputError("command", f"be one of {', '.join(COMMANDS)}", command, hint=hint)
 
 
-def _unexpected(error: Exception) -> int:
+def _unexpected(error: Exception, given: Sequence[str]) -> int:
     """Usage errors of typer know their text and code; anything else is ours and internal."""
-    describe = getattr(error, "format_message", None)
-    if describe is not None:
-        return _fail(" ".join(str(describe()).split()), int(getattr(error, "exit_code", EXIT_INPUT)))
+    if hasattr(error, "format_message"):
+        return _fail(_usage(error, given), int(getattr(error, "exit_code", EXIT_INPUT)))
     if type(error).__name__ == "Exit":
         return int(getattr(error, "exit_code", 0))
     if type(error).__name__ == "Abort":
@@ -147,6 +146,18 @@ def _unexpected(error: Exception) -> int:
         raise error
     hint = "Set CLUSTERLOOM_DEBUG=1 for the traceback."
     return _fail(f"internal error: {type(error).__name__}: {error} {hint}", EXIT_INTERNAL)
+
+
+def _usage(error: Any, given: Sequence[str]) -> str:
+    """What typer says of a wrong option, in the words of all our messages."""
+    options = getattr(getattr(error, "param", None), "opts", ())
+    after = [value for option, value in zip(given, given[1:], strict=False) if option in options]
+    joined = [value for option, equals, value in (word.partition("=") for word in given) if option in options and equals]
+    rule = str(getattr(error, "message", "")).partition(",")[0]
+    if (after or joined) and rule.startswith("Input should be "):
+        rule = rule.removeprefix("Input should be ")
+        return f"{options[0]}: must be {rule}. Got {(after + joined)[-1] or 'nothing'}."
+    return str(error.format_message())
 
 
 def _fail(message: str, code: int) -> int:

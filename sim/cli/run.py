@@ -20,7 +20,9 @@ EXIT_CODES = {"ok": 0, "infeasible": 3, "invalid": 3, "failed": 1}
 def command(
     workload: Annotated[str, typer.Argument(help="Workload name, or a scenario file (then no CLUSTER).")],
     cluster: Annotated[str, typer.Argument(help="Cluster name or file.")] = "",
-    strategy: Annotated[str, typer.Option(help="Strategy preset or file; data parallel if absent.")] = "",
+    strategy: Annotated[
+        str | None, typer.Option(help="Strategy preset or file; data parallel if absent.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="E.g. strategy.tp=8; may repeat.")
     ] = None,
@@ -72,7 +74,7 @@ def command(
 
 
 def given_fields(
-    strategy: str,
+    strategy: str | None,
     set_: list[str] | None,
     num_hosts: int | None,
     seed: int,
@@ -85,7 +87,7 @@ def given_fields(
     from sim.units import parse_quantity
 
     fields: dict[str, Any] = {}
-    if strategy:
+    if strategy is not None:
         fields["strategy"] = strategy
     if num_hosts is not None:
         fields["cluster.num_hosts"] = num_hosts

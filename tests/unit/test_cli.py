@@ -162,6 +162,22 @@ def test_broken_files_name_file_and_line(cli, text: str, part: str):
     assert len(done.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (["--num-hosts", "0"], "--num-hosts: must be greater than or equal to 1. Got 0."),
+        (["--num-hosts=x"], "--num-hosts: must be a valid integer. Got x."),
+        (["--strategy", ""], "strategy: must be the name of a known strategy"),
+        (["--num-hosts"], "requires an argument"),
+    ],
+)
+def test_wrong_options_are_named_with_what_was_given(cli, option: list[str], said: str):
+    done = cli("run", "resnet50", "v100-dlperf", *option)
+    assert done.code == 2
+    assert said in done.err
+    assert len(done.err.splitlines()) == 1
+
+
 def test_check_reports_every_file(cli):
     good = write("good.yaml", SCENARIO)
     bad = write("bad.yaml", SCENARIO.replace("dp: 8", "dp: eight"))
