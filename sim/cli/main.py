@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import itertools
 import os
 import signal
 import sys
@@ -151,8 +152,12 @@ def _unexpected(error: Exception, given: Sequence[str]) -> int:
 def _usage(error: Any, given: Sequence[str]) -> str:
     """What typer says of a wrong option, in the words of all our messages."""
     options = getattr(getattr(error, "param", None), "opts", ())
-    after = [value for option, value in zip(given, given[1:], strict=False) if option in options]
-    joined = [value for option, equals, value in (word.partition("=") for word in given) if option in options and equals]
+    after = [value for option, value in itertools.pairwise(given) if option in options]
+    joined = [
+        value
+        for option, equals, value in (word.partition("=") for word in given)
+        if option in options and equals
+    ]
     rule = str(getattr(error, "message", "")).partition(",")[0]
     if (after or joined) and rule.startswith("Input should be "):
         rule = rule.removeprefix("Input should be ")

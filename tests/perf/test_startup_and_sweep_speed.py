@@ -17,8 +17,8 @@ TRIES = 5
 def cpu_seconds(program: str, bytecode: Path) -> float:
     """CPU seconds (user and system) of the fastest of several fresh interpreters: other jobs do not count.
 
-    The first one writes its bytecode to a folder of its own, as any interpreter does when it is used for the first
-    time: an environment in which nothing may be written would time Python's compiler.
+    The first one writes its bytecode to a folder of its own, as any interpreter does when it is used for the
+    first time: an environment in which nothing may be written would time Python's compiler.
     """
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
