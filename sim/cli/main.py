@@ -151,7 +151,7 @@ def _unexpected(error: Exception, given: Sequence[str]) -> int:
 
 def _usage(error: Any, given: Sequence[str]) -> str:
     """What typer says of a wrong option, in the words of all our messages."""
-    options = getattr(getattr(error, "param", None), "opts", ())
+    options: Sequence[str] = getattr(getattr(error, "param", None), "opts", ())
     after = [value for option, value in itertools.pairwise(given) if option in options]
     joined = [
         value
