@@ -88,7 +88,7 @@ def _print(board: Board) -> None:
     screen.print(grid(_COLUMNS, [_cells(line) for line in board.systems], title="Collectives, by system"))
     parts = [line for line in board.lines if line.operation != "all"]
     screen.print(grid(_COLUMNS, [_cells(line) for line in parts], title="By collective and size"))
-    for title, counts in (("not predicted because", board.skipped), ("predicted although", board.assumed)):
+    for title, counts in (("without an error because", board.skipped), ("predicted although", board.assumed)):
         if counts:
             ordered = sorted(counts.items(), key=lambda item: -item[1])
             cells = [(reason, str(count)) for reason, count in ordered]
