@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sim.spec import Cluster, Host, Scenario, Workload
 from sim.spec.layer import Attention, Gemm, Layer
+from sim.taxonomy.states import STATES as FACTS
 from tests.clusters import cluster, dgx1, plain_host, switched_host
 from tests.scenarios import ideal, processor, scenario, serving_host, timed_layer, workload
 
@@ -73,7 +74,7 @@ CLUSTERS = {
     "torus": resolved([(plain_host(1e10), 8)], kind="torus", dims=(4, 3)),
     "mixed": resolved([(switched_host(4, 2), 1), (plain_host(1e10, 2e-6), 4)], **SPINE),
 }
-STATES = ["replicated", "zero1", "zero2", "zero3", "local", "ps_dedicated", "ps_colocated", "ps_mixed"]
+STATES = [*FACTS, "local"]
 
 
 _TWO = {"pp": 2, "micro_batch_size": 1}

@@ -20,6 +20,7 @@ from sim.engine.record import RunRecord
 from sim.errors import InvalidStrategyError
 from sim.graph.execution import ExecutionGraph
 from sim.spec import Scenario
+from sim.taxonomy.states import STATES
 from sim.taxonomy.synchronizations import BARRIER_FREE
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def _memory_hint(stage: dict[str, float], result: Result) -> str:
             remedy = (
                 "strategy.recompute=full" if strategy.get("recompute") != "full" else "a larger strategy.tp"
             )
-    elif str(strategy.get("state")).startswith("zero"):
+    elif STATES[strategy.get("state", "replicated")].sharding:
         remedy = "more devices, or a larger strategy.tp or strategy.pp"
     else:
         remedy = "strategy.state=zero1, or a larger strategy.tp or strategy.pp"

@@ -90,6 +90,9 @@ def _inner_spans(
     single = np.diff(members.offsets)[row] == 1
     inner_start = np.where(before > 0, start[:, row] + before * scale, start[:, row])
     inner_end = start[:, row] + after * scale
+    behind = np.ones(len(row), np.bool_)
+    behind[members.offsets[:-1]] = False  # of a node under way, all that is known is that its first began
+    inner_start[:, behind] = np.where(np.isnan(end[:, row[behind]]), np.nan, inner_start[:, behind])
     if player.coupling is not None:
         for instance, history in player.coupling.histories.items():
             iteration, node = divmod(instance, player.plan.stride)

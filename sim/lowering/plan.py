@@ -40,6 +40,7 @@ from sim.spec.workload import kept_bytes
 from sim.taxonomy import num_micro_batches, resolve
 from sim.taxonomy.schedules import SCHEDULES as SCHEDULE_FACTS
 from sim.taxonomy.schedules import ScheduleFacts
+from sim.taxonomy.states import STATES
 
 IntArray = npt.NDArray[np.int64]
 
@@ -142,7 +143,7 @@ class Plan(Traffic):
         """
         count, k = len(self.server_endpoints), self.num_servers
         n = count - k
-        if self.strategy.state != "ps_mixed" or n <= 0:
+        if not self.strategy.servers_only_sum or n <= 0:
             return np.full(count, 1 / max(count, 1))
         return np.repeat([2 * (n - 1), n - k], [k, n]) / (n * n + k * n - 2 * k)
 
@@ -531,7 +532,7 @@ def _server_endpoints(network: Network, layout: Layout, strategy: Strategy, serv
     used = distinct(network.device_host[np.arange(layout.num_ranks)])
     if strategy.has_server_hosts:
         hosts = np.arange(network.num_hosts, network.num_hosts + servers)
-        if strategy.state == "ps_mixed" and servers < len(used):
+        if STATES[strategy.state].worker_hosts and servers < len(used):
             hosts = np.concatenate([hosts, used])
     else:
         hosts = used[np.arange(servers) * len(used) // servers] if servers <= len(used) else used

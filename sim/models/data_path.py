@@ -165,9 +165,9 @@ def checkpoint(
         FP32 * (1 + states) + (DTYPE_BYTES[workload.dtype] if low_precision else 0)
     )
     writers = float(hosts)
-    if strategy.state.startswith("ps_"):
+    if strategy.has_servers:
         writers = float(strategy.num_servers or 1) if strategy.has_server_hosts else float(hosts)
-    elif not strategy.state.startswith("zero"):
+    elif not strategy.sharding:
         writers = max(1.0, hosts / replicas)
     host = cluster.host_of(0)
     store = cluster.storage or host.local_storage
@@ -177,7 +177,7 @@ def checkpoint(
         if store.client_bandwidth is not None:
             write = max(write, total / writers / store.client_bandwidth)
         write += store.latency
-    devices = ranks if strategy.state.startswith("zero") else ranks / replicas
+    devices = ranks if strategy.sharding else ranks / replicas
     copy = total / (devices * _device_bandwidth(host))
     stall = write if strategy.checkpoint_mode == "sync" else copy
     return Checkpoint(total, write, stall, strategy.checkpoint_every)

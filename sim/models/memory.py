@@ -20,12 +20,10 @@ from sim.spec.calibration import Calibration
 from sim.spec.layer import Attention, Gemm, Layer
 from sim.spec.strategy import Strategy
 from sim.spec.workload import DTYPE_BYTES, OPTIMIZER_STATES, Workload, kept_bytes
+from sim.taxonomy.updates import UPDATES
 from sim.wire.compressors import compressor_of
 
 COMPONENTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "reserved")
-CENTRE_BYTES = {"elastic_average": 4.0, "sma": 8.0, "outer_optimizer": 8.0, "push_sum": 4.0}
-"""fp32 bytes per parameter that a replica keeps beside its model: centre, momentum of the centre, or the
-model divided by its weight (Zhang et al. 2015; Koliousis et al. 2019; Douillard et al. 2023; Assran 2019)."""
 LOGIT_BYTES = 4.0
 """The loss is computed on fp32 logits; the compute-type logits (later their gradient) lie beside them."""
 
@@ -175,7 +173,7 @@ def stage_memory(
     for name, size in _states(experts, strategy, workload, expert_dp, gradient_copy).items():
         states[name] += size
     result = dict.fromkeys(COMPONENTS, 0.0)
-    if strategy.backward_shard_ranks is not None and strategy.state == "zero3":  # the second copy (hpZ)
+    if strategy.backward_shard_ranks is not None and strategy.sharding == 3:  # the second copy (hpZ)
         states["weights"] += shared * kept_bytes(workload.dtype) / strategy.backward_shard_ranks
     result.update(states)
     result["weights"] *= weight_versions
@@ -205,13 +203,13 @@ def _states(
 ) -> dict[str, float]:
     element = kept_bytes(workload.dtype)
     mixed = element < 4
-    level = {"zero1": 1, "zero2": 2, "zero3": 3}.get(strategy.state, 0)
+    level = strategy.sharding
     state = 4.0 * (OPTIMIZER_STATES[workload.optimizer] + mixed) + 4.0 * (gradient_copy and mixed)
     if strategy.has_servers and not (strategy.updates_locally or strategy.servers_only_sum):
         state = 0.0  # the servers hold it
     if strategy.offload_optimizer:
         state = 0.0  # the host's memory holds it
-    state += CENTRE_BYTES.get(strategy.update_semantics, 0.0)
+    state += UPDATES[strategy.update_semantics].centre_bytes
     residual = 1.0 if compressor_of(strategy).error_feedback else 0.0  # of all gradients, whatever is sharded
     copies = (1 + strategy.delay) / (dp if level >= 2 else 1)
     return {
@@ -348,21 +346,21 @@ def _buffers(
     )
     transient = micro_batch * element * (largest + _gathered_keys(layers, strategy)) / strategy.cp
     communication = 0.0
-    if strategy.state == "zero3":
+    if strategy.sharding == 3:
         # Weights of the block in use and of those gathered ahead, and one unsharded gradient of a block.
         sizes = [sum(local_parameters(layer, strategy) for layer in block) for block in _blocks(layers)]
         if not strategy.reshard_after_forward:  # all gathered at the end of forward, and one gradient
             return transient + (sum(sizes) + max(sizes, default=0.0)) * element * (dp > 1)
         communication = max(sizes, default=0.0) * element * (2 + strategy.prefetch if dp > 1 else 0)
-    elif strategy.state == "zero2":
+    elif strategy.sharding == 2:
         communication = 2 * strategy.bucket_size if dp > 1 else 0.0
         if num_micro_batches > 1 and strategy.pp > 1:
             # Accumulating over a pipeline's micro-batches keeps the unsharded sum until the last backward.
             communication += parameters * element * (1 - 1 / dp)
-    elif strategy.state == "zero1":
+    elif strategy.sharding == 1:
         # Gradients lie in one contiguous buffer and are reduced where they are (Megatron, DeepSpeed).
         communication = 2 * min(strategy.bucket_size, parameters * element) if dp > 1 else 0.0
-    elif dp > 1 or strategy.state.startswith("ps_"):
+    elif dp > 1 or strategy.has_servers:
         # PyTorch DDP copies gradients into buckets; the buckets together are as large as the gradients.
         communication = parameters * element
     return transient + communication

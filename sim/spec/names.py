@@ -42,6 +42,11 @@ class Names:
     source: str
     extra: tuple[str, ...] = ()
 
+    def __getitem__(self, name: str) -> Any:
+        """What the family's table knows of a member."""
+        table: Any = _table(self.source)
+        return table[name]
+
     @property
     def known(self) -> tuple[str, ...]:
         """All names, in the order of the table."""

@@ -10,18 +10,13 @@ from sim.spec.base import Bytes, Fraction, Seconds, Spec
 from sim.spec.names import Names
 
 Synchronization = Annotated[str, Names("sim.taxonomy.synchronizations:SYNCHRONIZATIONS")]
-UpdateSemantics = Literal[
-    "gradient_sum",
-    "model_average",
-    "elastic_average",
-    "sma",
-    "gossip_average",
-    "push_sum",
-    "outer_optimizer",
-]
-LogicalTopology = Literal["auto", "star", "sharded_star", "tree", "full_mesh", "graph"]
-PeerGraph = Literal["fixed", "random", "exponential"]
-StatePlacement = Literal["replicated", "zero1", "zero2", "zero3", "ps_dedicated", "ps_colocated", "ps_mixed"]
+_UPDATES = Names("sim.taxonomy.updates:UPDATES")
+_TOPOLOGIES = Names("sim.taxonomy.topologies:TOPOLOGIES")
+_STATES = Names("sim.taxonomy.states:STATES")
+UpdateSemantics = Annotated[str, _UPDATES]
+LogicalTopology = Annotated[str, _TOPOLOGIES]
+PeerGraph = Annotated[str, Names("sim.taxonomy.topologies:GRAPHS")]
+StatePlacement = Annotated[str, _STATES]
 CollectiveAlgorithm = Annotated[str, Names("sim.taxonomy.collectives:COLLECTIVES", ("auto",))]
 Schedule = Annotated[str, Names("sim.taxonomy.schedules:SCHEDULES")]
 Recompute = Literal["none", "selective", "full"]
@@ -340,23 +335,33 @@ class Strategy(Spec):
     prefetch: int = Field(1, ge=0, description="ZeRO-3: layers whose parameters are gathered ahead")
 
     @property
-    def update_semantics(self) -> UpdateSemantics:
+    def update_semantics(self) -> str:
         """What an exchange carries (D4), derived where ``update`` leaves it open."""
         if self.update is not None:
             return self.update
-        if self.topology == "graph":
+        if _TOPOLOGIES[self.topology].chosen_peers:
             return "gossip_average"
         return "model_average" if self.synchronization == "local" else "gradient_sum"
 
     @property
     def has_peers(self) -> bool:
         """Whether replicas exchange with peers of a logical graph, without collective or server."""
-        return self.topology in ("graph", "full_mesh")
+        return bool(_TOPOLOGIES[self.topology].peers)
 
     @property
     def has_servers(self) -> bool:
         """Whether parameters live on servers."""
-        return self.state.startswith("ps_")
+        return bool(_STATES[self.state].servers)
+
+    @property
+    def sharding(self) -> int:
+        """What ranks divide among them (ZeRO): 1 optimiser state, 2 gradients too, 3 parameters too."""
+        return int(_STATES[self.state].sharding)
+
+    @property
+    def exchanges_models(self) -> bool:
+        """Whether models travel instead of gradients."""
+        return bool(_UPDATES[self.update_semantics].models)
 
     @property
     def is_spatial(self) -> bool:
@@ -371,17 +376,17 @@ class Strategy(Spec):
     @property
     def has_server_hosts(self) -> bool:
         """Whether servers have hosts of their own."""
-        return self.state in ("ps_dedicated", "ps_mixed")
+        return bool(_STATES[self.state].server_hosts)
 
     @property
     def servers_only_sum(self) -> bool:
         """Whether servers add gradients up and every worker updates its own parameters (BytePS)."""
-        return self.state == "ps_mixed"
+        return bool(_STATES[self.state].only_sums)
 
     @property
     def updates_locally(self) -> bool:
         """Whether every replica runs an optimiser of its own."""
-        return not self.has_servers or self.local_steps > 1 or self.update_semantics != "gradient_sum"
+        return not self.has_servers or self.local_steps > 1 or self.exchanges_models
 
     store: Store = Field(
         "cluster",

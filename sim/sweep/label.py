@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sim.spec import Strategy
+from sim.taxonomy.states import STATES
 
 _PARAMETER = {
     "soft_sync": "gradients_per_update",
@@ -10,14 +11,13 @@ _PARAMETER = {
     "partial_allreduce": "group_size",
     "group_hybrid": "group_size",
 }
-_STATE = {"zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
 
 
 def describe(strategy: Strategy) -> str:
     """What distinguishes a strategy, e.g. ``all-reduce ring, 25 MiB, overlap`` or ``PS x4, ssp(3)``."""
     parts = [_locus(strategy), *_degrees(strategy), *_rule(strategy)]
-    bucketed = strategy.synchronization != "local" and strategy.state != "zero3"
-    if bucketed and not strategy.state.startswith("ps_"):
+    bucketed = strategy.synchronization != "local" and strategy.sharding < 3
+    if bucketed and not strategy.has_servers:
         parts.append(f"{strategy.bucket_size / 2**20:g} MiB")
     if not strategy.overlap:
         parts.append("no overlap")
@@ -30,14 +30,12 @@ def describe(strategy: Strategy) -> str:
 
 def _locus(strategy: Strategy) -> str:
     collective = "" if strategy.collective == "auto" else f" {strategy.collective.replace('_', '-')}"
-    if strategy.state == "ps_dedicated":
-        return f"PS x{strategy.num_servers or 1}"
-    if strategy.state == "ps_mixed":
-        return f"PS mixed x{strategy.num_servers or 1}"
-    if strategy.state == "ps_colocated":
-        return f"PS co-located x{strategy.num_servers}" if strategy.num_servers else "PS co-located"
-    if strategy.state in _STATE:
-        return _STATE[strategy.state] + collective
+    facts = STATES[strategy.state]
+    if facts.servers:
+        servers = strategy.num_servers or facts.server_hosts
+        return f"{facts.label} x{int(servers)}" if servers else facts.label
+    if facts.label:
+        return facts.label + collective
     if strategy.has_peers:
         kind = "" if strategy.topology == "full_mesh" else f" {strategy.graph} graph"
         return f"{strategy.update_semantics.replace('_', '-')}{kind or ' full mesh'}"
@@ -72,4 +70,4 @@ def _rule(strategy: Strategy) -> list[str]:
         return [f"tau {strategy.local_steps}"]
     if rule in _PARAMETER:
         return [f"{rule.replace('_', '-')}({getattr(strategy, _PARAMETER[rule])})"]
-    return ["asp"] if rule == "asp" else (["bsp"] if strategy.state.startswith("ps_") else [])
+    return ["asp"] if rule == "asp" else (["bsp"] if strategy.has_servers else [])

@@ -15,9 +15,8 @@ from sim.spec.strategy import Strategy
 from sim.spec.workload import Workload
 from sim.taxonomy.grid import sub_grid
 from sim.taxonomy.schedules import SCHEDULES
-
-PARAMETER_SERVER_STATES = frozenset({"ps_dedicated", "ps_colocated", "ps_mixed"})
-SHARDED_STATES = frozenset({"zero1", "zero2", "zero3"})
+from sim.taxonomy.states import STATES
+from sim.taxonomy.topologies import TOPOLOGIES
 
 
 @dataclass(frozen=True)
@@ -116,8 +115,8 @@ class ClusterFacts:
         Devices joined by NVLink on the host that has fewest of them; 1 without NVLink.
     dtypes_of_device : dict of str to tuple of str
         Precisions each device type states a peak for.
-    has_processors : dict of str to bool
-        For each parameter server state, whether the hosts of its servers say which processors they have.
+    server_processors, worker_processors : bool
+        Whether hosts of their own for servers, and all hosts of workers, say which processors they have.
     library : str
         Collective library.
     memory_bytes : float
@@ -147,7 +146,8 @@ class ClusterFacts:
     devices_of_host: tuple[int, ...]
     nvlink_domain: int
     dtypes_of_device: dict[str, tuple[str, ...]]
-    has_processors: dict[str, bool]
+    server_processors: bool
+    worker_processors: bool
     library: str
     memory_bytes: float
     cores: int
@@ -182,13 +182,8 @@ class ClusterFacts:
                 (nvlink_domain(host) for host in cluster.host_types if host.devices), default=1
             ),
             dtypes_of_device={name: tuple(cluster.device(name).peak_flops) for name in names},
-            has_processors={
-                "ps_dedicated": cluster.server_type.cpu_device is not None,
-                "ps_colocated": all(host.cpu_device is not None for host in cluster.host_types),
-                "ps_mixed": all(
-                    host.cpu_device is not None for host in (cluster.server_type, *cluster.host_types)
-                ),
-            },
+            server_processors=cluster.server_type.cpu_device is not None,
+            worker_processors=all(host.cpu_device is not None for host in cluster.host_types),
             library=cluster.library,
             torus=cluster.fabric.torus_extents(places),
             torus_of_devices=of_devices,
@@ -199,6 +194,12 @@ class ClusterFacts:
             gpudirect_rdma=cluster.gpudirect_rdma,
             nvswitch_reduces=bool(workers) and all(host.nvswitch_reduces for host in workers),
         )
+
+    def can_serve(self, state: str) -> bool:
+        """Whether the hosts on which a state's servers run say which processors they have."""
+        facts = STATES[state]
+        own = self.server_processors or not facts.server_hosts
+        return own and (self.worker_processors or not facts.worker_hosts)
 
     def hosts_for(self, ranks: int) -> tuple[Mapping[str, object], ...]:
         """A cluster with devices for so many ranks, as a way out; none where hosts differ or form a torus."""
@@ -323,13 +324,13 @@ class Context:
     @property
     def uses_servers(self) -> bool:
         """Whether parameters live on parameter servers."""
-        return self.strategy.state in PARAMETER_SERVER_STATES
+        return self.strategy.has_servers
 
     @property
     def uses_groups(self) -> bool:
         """Whether replicas form groups: of a partial all-reduce, a hybrid, or under an aggregator."""
         grouped = self.strategy.synchronization in ("partial_allreduce", "group_hybrid")
-        return grouped or self.strategy.topology == "tree"
+        return grouped or TOPOLOGIES[self.strategy.topology].grouped
 
     @property
     def group_size(self) -> int:
@@ -342,7 +343,7 @@ class Context:
     @property
     def is_sharded(self) -> bool:
         """Whether optimiser state is sharded over the data parallel ranks (ZeRO)."""
-        return self.strategy.state in SHARDED_STATES
+        return self.strategy.sharding > 0
 
     @cached_property
     def used_hosts(self) -> int:

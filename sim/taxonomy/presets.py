@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Literal
 
 from sim.spec.strategy import Strategy
-from sim.taxonomy.context import PARAMETER_SERVER_STATES
 from sim.taxonomy.synchronizations import SYNCHRONIZATIONS, Pace
 
 Locus = Literal["centralized", "decentralized"]
@@ -31,7 +30,7 @@ def archetype(strategy: Strategy) -> Archetype:
 
     Source: Langer, He, Rahayu, Xue, IEEE TPDS 31(12), 2020.
     """
-    locus: Locus = "centralized" if strategy.state in PARAMETER_SERVER_STATES else "decentralized"
+    locus: Locus = "centralized" if strategy.has_servers else "decentralized"
     if locus == "centralized" and strategy.synchronization == "local":
         return locus, "synchronous"  # every worker's model is waited for, if not in every step
     return locus, SYNCHRONIZATIONS[strategy.synchronization].pace

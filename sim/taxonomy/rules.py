@@ -248,7 +248,7 @@ def resolve(strategy: Strategy, workload: Workload, cluster: Cluster) -> Strateg
         update["micro_batch_size"] = context.replica_batch
     update |= _tables(strategy, context)
     if strategy.num_servers is None and context.uses_servers:
-        update["num_servers"] = context.used_hosts if strategy.state == "ps_colocated" else 1
+        update["num_servers"] = 1 if strategy.has_server_hosts else context.used_hosts
     if strategy.first_bucket_size is None:
         default = Strategy.model_fields["bucket_size"].default
         update["first_bucket_size"] = (

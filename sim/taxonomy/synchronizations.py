@@ -30,6 +30,8 @@ class SynchronizationFacts:
         Whether workers have no common step.
     drops : bool
         Whether late gradients are dropped, which only a server can do.
+    lowering, server_lowering : str
+        ``module:class`` of replicas, of servers, where the rule needs tasks that the state's does not emit.
     """
 
     description: str
@@ -38,6 +40,8 @@ class SynchronizationFacts:
     fields: tuple[str, ...] = ()
     barrier_free: bool = False
     drops: bool = False
+    lowering: str = ""
+    server_lowering: str = ""
 
 
 SYNCHRONIZATIONS: Mapping[str, SynchronizationFacts] = {
@@ -53,7 +57,7 @@ SYNCHRONIZATIONS: Mapping[str, SynchronizationFacts] = {
     ),
     "local": SynchronizationFacts(
         "at once, except after every tau-th step", "bounded", "local(tau)",
-        ("local_steps", "synchronous_steps"),
+        ("local_steps", "synchronous_steps"), lowering="sim.lowering.state.periodic:LocalSgdState",
     ),
     "soft_sync": SynchronizationFacts(
         "when the update that the next c gradients make, its own among them, is done", "bounded",
@@ -65,11 +69,12 @@ SYNCHRONIZATIONS: Mapping[str, SynchronizationFacts] = {
     ),
     "partial_allreduce": SynchronizationFacts(
         "when k replicas, whoever comes first, have all-reduced", "asynchronous", "partial_allreduce(k)",
-        ("group_size",), barrier_free=True,
+        ("group_size",), barrier_free=True, lowering="sim.lowering.state.partial:PartialAllReduceState",
     ),
     "group_hybrid": SynchronizationFacts(
         "in step with its group, at its own pace beside other groups", "asynchronous", "group_hybrid(g)",
         ("group_size",), barrier_free=True,
+        server_lowering="sim.lowering.state.server_tree:ServerTreeState",
     ),
 }  # fmt: skip
 

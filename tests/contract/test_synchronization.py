@@ -16,6 +16,7 @@ from sim.spec.strategy import LogicalTopology, Synchronization, UpdateSemantics
 from sim.taxonomy import check
 from sim.taxonomy.context import Context
 from sim.taxonomy.rules import violations
+from sim.taxonomy.states import STATES as FACTS
 from sim.taxonomy.synchronizations import BARRIER_FREE
 from tests.scenarios import even_workload, ideal, scenario, serving, serving_host
 
@@ -32,7 +33,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "group_hybrid": {"group_size": 2},
     "local": {"local_steps": 3},
 }
-STATES = ("replicated", "zero1", "zero2", "zero3", "ps_dedicated", "ps_colocated")
+STATES = tuple(FACTS)
 
 
 def run(*, slow: dict[int, float] | None = None, fold: bool = True, **fields: Any) -> Result:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+import sim
 import sim.architecture
 import sim.spec
 from sim.errors import InputError
@@ -16,7 +18,8 @@ from sim.fabric.exchange import MAX_SUMMED_RANKS
 from sim.lowering.context import CONTEXTS
 from sim.lowering.fusion import FUSIONS
 from sim.lowering.scheduling import ORDERED_STREAMS
-from sim.lowering.state import BY_SYNCHRONIZATION
+from sim.lowering.state.base import StateLowering
+from sim.lowering.state.peer_graph import FIXED_GRAPHS
 from sim.lowering.state.server_rules import SERVER_RULES
 from sim.models.collectives import ALGORITHMS, GRID_ALGORITHMS, IN_NETWORK_ALGORITHMS, PAIRS, plan
 from sim.spec.base import Spec
@@ -43,7 +46,10 @@ from sim.taxonomy.collectives import COLLECTIVES
 from sim.taxonomy.dimensions import table
 from sim.taxonomy.ruleset import collective
 from sim.taxonomy.schedules import SCHEDULES
+from sim.taxonomy.states import STATES
 from sim.taxonomy.synchronizations import SYNCHRONIZATIONS
+from sim.taxonomy.topologies import GRAPHS, TOPOLOGIES
+from sim.taxonomy.updates import UPDATES
 from sim.wire.aggregators import AGGREGATORS
 from sim.wire.compressors import COMPRESSORS
 
@@ -124,10 +130,49 @@ def test_families_are_the_same_in_the_catalogue_and_where_they_are_built() -> No
     assert {name for op, name in PAIRS if op == "all_reduce"} == {*COLLECTIVES, *IN_NETWORK_ALGORITHMS}
     for name, facts in COLLECTIVES.items():
         assert facts.grid == (name in GRID_ALGORITHMS)
-    assert set(SERVER_RULES) | set(BY_SYNCHRONIZATION) == set(SYNCHRONIZATIONS)
+    of_replicas = {name for name, facts in SYNCHRONIZATIONS.items() if facts.lowering}
+    assert set(SERVER_RULES) | of_replicas == set(SYNCHRONIZATIONS)
+    assert {name for name, facts in GRAPHS.items() if not facts.drawn} == set(FIXED_GRAPHS)
     for name, rule in SERVER_RULES.items():
         assert rule.drops == SYNCHRONIZATIONS[name].drops
         assert (rule.updates == "collected") != SYNCHRONIZATIONS[name].barrier_free
+
+
+def test_entries_name_lowerings_that_exist() -> None:
+    catalogues: tuple[Mapping[str, Any], ...] = (STATES, SYNCHRONIZATIONS, UPDATES, TOPOLOGIES)
+    named = {
+        place
+        for catalogue in catalogues
+        for facts in catalogue.values()
+        for place in (facts.lowering, getattr(facts, "server_lowering", ""))
+        if place
+    }
+    assert len(named) > 5
+    for place in named:
+        assert issubclass(pkgutil.resolve_name(place), StateLowering), place
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "field", "like", "fields"),
+    [
+        (STATES, "state", "zero2", {}),
+        (STATES, "state", "ps_dedicated", {"num_servers": 2}),
+        (UPDATES, "update", "outer_optimizer", {"synchronization": "local", "local_steps": 3}),
+        (UPDATES, "update", "push_sum", {"topology": "graph", "graph": "exponential"}),
+        (TOPOLOGIES, "topology", "tree", {"state": "ps_dedicated", "group_size": 2}),
+        (TOPOLOGIES, "topology", "full_mesh", {"update": "gradient_sum"}),
+    ],
+)
+def test_an_entry_is_all_that_a_new_member_needs(
+    monkeypatch: pytest.MonkeyPatch, catalogue: Any, field: str, like: str, fields: dict[str, Any]
+) -> None:
+    """A copy of an entry under another name is valid where the first is, and plays as it does."""
+    cluster = sim.cluster("single-gpu", num_hosts=4)
+    monkeypatch.setitem(catalogue, "newcomer", catalogue[like])
+    first = sim.run("alexnet", cluster, Strategy(**fields, **{field: like}), fidelity="analytic")
+    second = sim.run("alexnet", cluster, Strategy(**fields, **{field: "newcomer"}), fidelity="analytic")
+    assert first.status == second.status == "ok", second.message
+    assert second.step_time_s == pytest.approx(first.step_time_s)
 
 
 def test_unknown_members_are_refused_with_the_names_there_are() -> None:
@@ -135,14 +180,18 @@ def test_unknown_members_are_refused_with_the_names_there_are() -> None:
         ("schedule", SCHEDULES),
         ("compression", COMPRESSORS),
         ("in_network", AGGREGATORS),
+        ("state", STATES),
+        ("update", UPDATES),
+        ("topology", TOPOLOGIES),
+        ("graph", GRAPHS),
     ):
         name = next(iter(members))
         with pytest.raises(ValidationError, match=f"must be one of .*{name}.* Got '{name}x'. Try {name}"):
             Strategy.model_validate({field: f"{name}x"})
         with pytest.raises(ValidationError, match="must be one of"):
             Strategy.model_validate({field: 3})
-        listed = Strategy.model_json_schema()["properties"][field]["enum"]
-        assert set(listed) >= set(members)
+        schema = Strategy.model_json_schema()["properties"][field]
+        assert set(schema.get("enum") or schema["anyOf"][0]["enum"]) >= set(members)
 
 
 def test_limit_of_direct_exchanges_matches() -> None:

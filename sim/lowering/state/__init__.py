@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pkgutil import resolve_name
+
 from sim.lowering.state.base import StateLowering
 from sim.lowering.state.layerwise import LayerwiseState
-from sim.lowering.state.parameter_server import ParameterServerState
-from sim.lowering.state.partial import PartialAllReduceState
-from sim.lowering.state.peers import PeerState
-from sim.lowering.state.periodic import LocalSgdState, ModelAverageState
-from sim.lowering.state.replicated import ReplicatedState
-from sim.lowering.state.server_tree import ServerTreeState
-from sim.lowering.state.sharded import FullyShardedState, ShardedOptimizerState
 from sim.lowering.state.table_servers import MixedState
 from sim.spec.strategy import Strategy
-
-STATES: dict[str, type[StateLowering]] = {
-    "replicated": ReplicatedState,
-    "zero1": ShardedOptimizerState,
-    "zero2": ShardedOptimizerState,
-    "zero3": FullyShardedState,
-    "ps_dedicated": ParameterServerState,
-    "ps_colocated": ParameterServerState,
-    "ps_mixed": ParameterServerState,
-}
+from sim.taxonomy.states import STATES
+from sim.taxonomy.synchronizations import SYNCHRONIZATIONS
+from sim.taxonomy.topologies import TOPOLOGIES
+from sim.taxonomy.updates import UPDATES
 
 
-BY_SYNCHRONIZATION: dict[str, type[StateLowering]] = {
-    "partial_allreduce": PartialAllReduceState,
-    "local": LocalSgdState,
-}
-"""Synchronisation rules of replicated state that need a lowering of their own."""
+@cache
+def _named(place: str) -> type[StateLowering]:
+    found: type[StateLowering] = resolve_name(place)
+    return found
 
 
 def state_lowering(strategy: Strategy) -> type[StateLowering]:
-    """The lowering of a resolved strategy's state placement, update semantics and logical topology."""
-    if strategy.has_servers:
-        grouped = strategy.topology == "tree" or strategy.synchronization == "group_hybrid"
-        return ServerTreeState if grouped else STATES[strategy.state]
-    if strategy.has_peers:
-        return PeerState
-    if strategy.synchronization in BY_SYNCHRONIZATION:
-        return BY_SYNCHRONIZATION[strategy.synchronization]
-    if strategy.update_semantics == "sma":
-        return ModelAverageState
+    """The lowering of a resolved strategy's state placement, update semantics and logical topology.
+
+    The first of topology, synchronisation and update whose catalogue entry names one of its own; else the
+    state's, which transfers in another order and tables on servers vary.
+    """
+    rule = SYNCHRONIZATIONS[strategy.synchronization]
+    of_rule = rule.server_lowering if strategy.has_servers else rule.lowering
+    own = TOPOLOGIES[strategy.topology].lowering or of_rule or UPDATES[strategy.update_semantics].lowering
+    if own:
+        return _named(own)
     if strategy.serves_tables:
         return MixedState
-    if strategy.order != "fifo":
+    if strategy.order != "fifo" and not strategy.has_servers:
         return LayerwiseState
-    return STATES[strategy.state]
+    return _named(STATES[strategy.state].lowering)

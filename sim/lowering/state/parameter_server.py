@@ -37,10 +37,9 @@ from sim.lowering.state.base import StateLowering
 from sim.lowering.state.server_rules import SERVER_RULES
 from sim.models.collectives import Phase
 from sim.spec.workload import OPTIMIZER_STATES
+from sim.taxonomy.updates import UPDATES
 
 FP32 = 4.0
-SERVER_PASSES = {"model_average": 3.0, "elastic_average": 3.0, "outer_optimizer": 5.0}
-"""Elements read or written per parameter by an update that is no optimiser step on a gradient."""
 WAKE_UP_TIME = 20e-6
 """Seconds until a thread that waits for a condition runs (median on a machine with real-time priorities)."""
 
@@ -240,7 +239,7 @@ class ParameterServerState(StateLowering):
 
     @property
     def _sends_models(self) -> bool:
-        return self.strategy.update_semantics != "gradient_sum"
+        return self.strategy.exchanges_models
 
     @override
     def finish_step(self, step: int) -> None:
@@ -404,7 +403,8 @@ class ParameterServerState(StateLowering):
         if self.strategy.servers_only_sum:
             return 0.0
         states = OPTIMIZER_STATES[self.plan.workload.optimizer]
-        passes = SERVER_PASSES.get(self.strategy.update_semantics, 1.0 + 2 * (1 + states))
+        serving = UPDATES[self.strategy.update_semantics].serving
+        passes = 1.0 + 2 * (1 + states) if serving is None else serving
         traffic = FP32 * (passes + 2 * self.strategy.delay_compensation)
         elements = bucket.elements * shards
         if self.strategy.compress_pull:

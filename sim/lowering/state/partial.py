@@ -29,7 +29,7 @@ class PartialAllReduceState(StateLowering):
 
     def __init__(self, emitter: Emitter) -> None:
         super().__init__(emitter)
-        self.models = self.strategy.update_semantics != "gradient_sum"
+        self.models = self.strategy.exchanges_models
         self.ready = self.builder.counter("ready", per_iteration=False)
         self.ended: Ends = {}
         self.starts: dict[int, int] = {}

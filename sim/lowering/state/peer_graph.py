@@ -10,6 +10,7 @@ import numpy as np
 from sim.lowering.plan import IntArray
 from sim.rng import seed_tree
 from sim.spec.strategy import Strategy
+from sim.taxonomy.topologies import TOPOLOGIES
 
 Targets = IntArray
 """Peers of every node in one exchange, shape (nodes, peers); -1 where a node sends nothing."""
@@ -17,6 +18,7 @@ Targets = IntArray
 
 def ring_neighbours(nodes: int, degree: int) -> list[Targets]:
     """A circulant graph: one peer to the right, one to the left, the next to the right ..."""
+    degree = min(degree, nodes - 1)
     hops = [(1 + i // 2) * (1 if i % 2 == 0 else -1) for i in range(degree)]
     return [(np.arange(nodes)[:, None] + np.array(hops)) % nodes]
 
@@ -63,6 +65,13 @@ def anybody(nodes: int, degree: int, generator: np.random.Generator) -> Targets:
     return drawn + (drawn >= np.arange(nodes)[:, None])
 
 
+FIXED_GRAPHS: dict[str, Callable[[int, int], list[Targets]]] = {
+    "fixed": ring_neighbours,
+    "exponential": exponential,
+}
+"""Graphs that are not drawn: a function from the number of nodes and the degree to the exchanges."""
+
+
 def exchanges(strategy: Strategy, nodes: int, seed: int) -> list[Targets]:
     """The exchanges of a period: peers of every node, one array per exchange.
 
@@ -75,12 +84,10 @@ def exchanges(strategy: Strategy, nodes: int, seed: int) -> list[Targets]:
     seed : int
         Root of the seed tree for drawn graphs.
     """
-    if strategy.topology == "full_mesh":
+    if not TOPOLOGIES[strategy.topology].chosen_peers:
         return everybody(nodes)
-    if strategy.graph == "fixed":
-        return ring_neighbours(nodes, min(strategy.graph_degree, nodes - 1))
-    if strategy.graph == "exponential":
-        return exponential(nodes, strategy.graph_degree)
+    if strategy.graph in FIXED_GRAPHS:
+        return FIXED_GRAPHS[strategy.graph](nodes, strategy.graph_degree)
     draw: Callable[[np.random.Generator], Targets]
     if strategy.synchronization in ("bsp", "ssp"):
         draw = lambda generator: matching(nodes, generator)  # noqa: E731

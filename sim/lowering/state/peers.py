@@ -35,6 +35,7 @@ from sim.models.collectives import plan as collective_plan
 from sim.models.phase import Phase
 from sim.spec.strategy import Strategy
 from sim.taxonomy.synchronizations import BARRIER_FREE
+from sim.taxonomy.topologies import GRAPHS, TOPOLOGIES
 from sim.wire.compressors.casts import Cast
 
 
@@ -52,7 +53,7 @@ def peer_exchanges(plan: Plan) -> list[Targets]:
 
 def averages_in_pairs(strategy: Strategy) -> bool:
     """Whether a replica averages atomically with one peer of its choice, which takes no step for it."""
-    drawn = strategy.topology == "graph" and strategy.graph == "random"
+    drawn = TOPOLOGIES[strategy.topology].chosen_peers and GRAPHS[strategy.graph].drawn
     alone = strategy.synchronization in ("asp", "group_hybrid")
     return drawn and alone and strategy.update_semantics == "gossip_average"
 
@@ -68,7 +69,7 @@ class PeerState(StateLowering):
         super().__init__(emitter)
         strategy = self.strategy
         self.rule = "asp" if strategy.synchronization == "group_hybrid" else strategy.synchronization
-        self.models = strategy.update_semantics != "gradient_sum"
+        self.models = strategy.exchanges_models
         self.pairwise = averages_in_pairs(strategy)
         self.targets = peer_exchanges(self.plan)
         self.steps_per_iteration = len(self.targets) * strategy.local_steps

@@ -15,14 +15,7 @@ from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.lowering.state.replicated import ReplicatedState
-
-MIXING_TRAFFIC = {
-    "model_average": 0.0,  # the average replaces the model
-    "elastic_average": 5.0,  # read model, centre and sum; write model and centre
-    "sma": 5.0,
-    "outer_optimizer": 6.0,  # read average, centre and momentum; write centre, momentum and model
-}
-"""Elements read or written per parameter when an exchanged model is worked into the own one."""
+from sim.taxonomy.updates import UPDATES
 
 
 def fragment_buckets(plan: Plan, stage: int, fragment: int) -> list[Bucket]:
@@ -69,7 +62,7 @@ class ModelExchange(ReplicatedState):
 
     def merge(self, stage: int, elements: float, step: int, after: Ends) -> Ends:
         """Work what was exchanged into the model; without cost where it simply replaces the model."""
-        traffic = MIXING_TRAFFIC[self.strategy.update_semantics]
+        traffic = UPDATES[self.strategy.update_semantics].mixing
         return self.mix(stage, traffic * elements, step, after) if traffic else after
 
 
@@ -148,7 +141,7 @@ class LocalSgdState(ModelExchange):
         wait: Ends = {} if earlier else self.sent[stage, fragment]
         held = {index: [*tasks, *wait.get(index, [])] for index, tasks in self.updated[stage].items()}
         traffic = max(
-            MIXING_TRAFFIC[self.strategy.update_semantics], 3.0
+            UPDATES[self.strategy.update_semantics].mixing, 3.0
         )  # alpha-blended with the local model
         self.updated[stage] = self.mix(stage, traffic * elements, step, held)
         if earlier:

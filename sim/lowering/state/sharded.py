@@ -95,7 +95,7 @@ class ShardedOptimizerState(ReplicatedState):
 
     @override
     def repeats(self, kind: str, stage: int, virtual: int, micro_batch: int) -> bool:
-        if self._reduces_at_once or (self.strategy.state == "zero2" and kind in "BW"):
+        if self._reduces_at_once or (self.strategy.sharding == 2 and kind in "BW"):
             return False
         return super().repeats(kind, stage, virtual, micro_batch)
 
@@ -126,7 +126,7 @@ class ShardedOptimizerState(ReplicatedState):
 
     @property
     def _reduces_at_once(self) -> bool:
-        return self.strategy.state == "zero2" and not self.strategy.overlap
+        return self.strategy.sharding == 2 and not self.strategy.overlap
 
     @override
     def exchange_all(self, stage: int, step: int) -> None:
@@ -135,7 +135,7 @@ class ShardedOptimizerState(ReplicatedState):
 
     @override
     def completes(self, stage: int, virtual: int, micro_batch: int) -> bool:
-        return self.strategy.state == "zero2" or super().completes(stage, virtual, micro_batch)
+        return self.strategy.sharding == 2 or super().completes(stage, virtual, micro_batch)
 
     @override
     def update(self, stage: int, step: int, ready: Ends) -> Ends:

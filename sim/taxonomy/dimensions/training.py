@@ -6,7 +6,10 @@ from sim.taxonomy.collectives import COLLECTIVES
 from sim.taxonomy.dimensions.value import Dimension, Value
 from sim.taxonomy.dimensions.value import setting as _setting
 from sim.taxonomy.schedules import SCHEDULES
-from sim.taxonomy.synchronizations import SYNCHRONIZATIONS
+from sim.taxonomy.states import STATES, StateFacts
+from sim.taxonomy.synchronizations import SYNCHRONIZATIONS, SynchronizationFacts
+from sim.taxonomy.topologies import GRAPHS, TOPOLOGIES, TopologyFacts
+from sim.taxonomy.updates import UPDATES, UpdateFacts
 from sim.wire.compressor import Compressor
 from sim.wire.compressors import ACTIVATION_COMPRESSORS, COMPRESSORS
 
@@ -15,6 +18,10 @@ def _compressor(each: Compressor) -> Value:
     label = f"{each.name}({each.parameter})" if each.parameter else each.name
     fields = (f"strategy.compression_{each.parameter}",) if each.parameter else ()
     return _setting("strategy.compression", each.name, each.description, *fields, name=label)
+
+
+def _fields(each: StateFacts | SynchronizationFacts | UpdateFacts | TopologyFacts) -> tuple[str, ...]:
+    return tuple(f"strategy.{field}" for field in each.fields)
 
 
 _STATE, _SYNC, _COLLECTIVE = "strategy.state", "strategy.synchronization", "strategy.collective"
@@ -102,18 +109,7 @@ TRAINING: tuple[Dimension, ...] = (
         "state placement",
         "Where do parameters and optimiser state live, and who updates them?",
         (
-            _setting(_STATE, "replicated", "every rank holds and updates everything"),
-            _setting(
-                _STATE, "zero1", "optimiser state is sharded over dp: reduce-scatter, update, all-gather"
-            ),
-            _setting(_STATE, "zero2", "gradients are sharded as well"),
-            _setting(
-                _STATE,
-                "zero3",
-                "parameters are sharded as well and gathered layer by layer",
-                "strategy.prefetch",
-                "strategy.reshard_after_forward",
-            ),
+            *(_setting(_STATE, name, each.description, *_fields(each)) for name, each in STATES.items()),
             Value(
                 "hybrid(k)",
                 "groups of k ranks hold a sharded copy each; shards are summed over the copies (HSDP, MiCS)",
@@ -124,25 +120,6 @@ TRAINING: tuple[Dimension, ...] = (
                 "quantised gathers, and a second copy nearby for those of the backward",
                 {_STATE: "zero3"},
                 ("strategy.gather_bits", "strategy.backward_shard_ranks"),
-            ),
-            _setting(
-                _STATE,
-                "ps_dedicated",
-                "parameter servers on hosts of their own; workers push and pull",
-                "strategy.num_servers",
-            ),
-            _setting(
-                _STATE,
-                "ps_colocated",
-                "parameter servers share hosts and network ports with workers",
-                "strategy.num_servers",
-            ),
-            _setting(
-                _STATE,
-                "ps_mixed",
-                "hosts of their own and the workers' hosts sum gradients in the shares that load all ports "
-                "alike; workers update (BytePS)",
-                "strategy.num_servers",
             ),
             _setting(
                 "strategy.sparse_embeddings",
@@ -176,7 +153,7 @@ TRAINING: tuple[Dimension, ...] = (
                 _SYNC,
                 name,
                 each.description,
-                *(f"strategy.{field}" for field in each.fields),
+                *_fields(each),
                 name=each.label,
             )
             for name, each in SYNCHRONIZATIONS.items()
@@ -188,14 +165,7 @@ TRAINING: tuple[Dimension, ...] = (
         "update semantics",
         "What do workers exchange?",
         (
-            _setting(_UPDATE, "gradient_sum", "gradients; default of every synchronisation but local"),
-            _setting(
-                _UPDATE,
-                "model_average",
-                "models, every tau steps; default of local",
-                "strategy.local_steps",
-                "strategy.exchange_bits",
-            ),
+            *(_setting(_UPDATE, name, each.description, *_fields(each)) for name, each in UPDATES.items()),
             Value(
                 "sufficient_factors",
                 "factors of fully connected layers' gradients, samples x (rows + columns), to every rank",
@@ -211,24 +181,6 @@ TRAINING: tuple[Dimension, ...] = (
                 "gradients, corrected on the server by how far the model moved since the pull (DC-ASGD)",
                 {"strategy.delay_compensation": True},
             ),
-            _setting(
-                _UPDATE,
-                "elastic_average",
-                "models against a centre, which both move towards (EASGD)",
-                "strategy.moving_rate",
-            ),
-            _setting(_UPDATE, "sma", "corrections towards the average model, beside every step (Crossbow)"),
-            _setting(_UPDATE, "gossip_average", "models, averaged with the peers of a graph"),
-            _setting(
-                _UPDATE, "push_sum", "models and weights, pushed to the peers of a directed graph (SGP)"
-            ),
-            _setting(
-                _UPDATE,
-                "outer_optimizer",
-                "what tau steps gained, as the gradient of a second optimiser (BMUF, DiLoCo)",
-                "strategy.fragments",
-                "strategy.exchange_overlap",
-            ),
         ),
         f"{_SURVEYS}; Zhang et al., EASGD, NIPS 2015; Lian et al., NIPS 2017; Douillard et al., DiLoCo, 2023",
     ),
@@ -237,27 +189,18 @@ TRAINING: tuple[Dimension, ...] = (
         "logical topology",
         "Who talks to whom?",
         (
-            _setting(_TOPOLOGY, "auto", "as the state implies: a collective's, or a star of servers"),
-            _setting(_TOPOLOGY, "star", "all workers with one server"),
-            _setting(_TOPOLOGY, "sharded_star", "all workers with every one of several servers"),
-            _setting(
-                _TOPOLOGY,
-                "tree",
-                "groups of f workers reduce first; one of each talks to the servers",
-                "strategy.group_size",
-                "strategy.tree_levels",
-                name="tree(f)",
+            *(
+                _setting(_TOPOLOGY, name, each.description, *_fields(each), name=each.label)
+                for name, each in TOPOLOGIES.items()
             ),
-            _setting(_TOPOLOGY, "full_mesh", "every replica with every other (Strom, Ako)"),
-            _setting(
-                _TOPOLOGY,
-                "graph",
-                "every replica with a few peers: fixed, random or 2^k away",
-                "strategy.graph",
-                "strategy.graph_degree",
-                "strategy.push_probability",
-                "strategy.graph_draws",
-                name="graph(degree, kind)",
+            *(
+                Value(
+                    f"{name} graph",
+                    each.description,
+                    {_TOPOLOGY: "graph", "strategy.graph": name},
+                    ("strategy.graph_degree",),
+                )
+                for name, each in GRAPHS.items()
             ),
         ),
         f"{_SURVEYS}; Lian et al., AD-PSGD, ICML 2018; Assran et al., SGP, ICML 2019",

@@ -35,7 +35,7 @@ def servers_have_a_role(c: Context) -> Finding | None:
 def colocated_servers_have_hosts(c: Context) -> Finding | None:
     """No more co-located servers than worker devices on the hosts in use."""
     strategy = c.strategy
-    beside = strategy.state == "ps_colocated" or strategy.serves_tables
+    beside = (c.uses_servers and not strategy.has_server_hosts) or strategy.serves_tables
     if not beside or strategy.num_servers is None or c.num_ranks is None:
         return None
     most = sum(c.cluster.devices_of_host[: c.used_hosts])
@@ -110,7 +110,7 @@ def summing_servers_wait_for_all(c: Context) -> Finding | None:
 def servers_have_processors(c: Context) -> Finding | None:
     """A parameter server on a host that does not say which processors it has."""
     state = c.strategy.state
-    if not c.uses_servers or c.cluster.has_processors[state]:
+    if not c.uses_servers or c.cluster.can_serve(state):
         return None
     other = "ps_colocated" if state == "ps_dedicated" else "ps_dedicated"
     return Finding(
@@ -228,7 +228,7 @@ def rows_belong_to_whole_replicas(c: Context) -> Finding | None:
 @RULES.refuse("sparse-processors", "sparse_embeddings", "servers add rows up at the speed of their memory")
 def table_servers_have_processors(c: Context) -> Finding | None:
     """Tables on hosts that do not say which processors they have."""
-    if not c.strategy.serves_tables or c.cluster.has_processors["ps_colocated"]:
+    if not c.strategy.serves_tables or c.cluster.worker_processors:
         return None
     ways_out: tuple[Overrides, ...] = (
         {_TABLES: "gather"},
@@ -261,7 +261,7 @@ def offloading_has_processors(c: Context) -> Finding | None:
     if c.uses_servers or strategy.synchronization != "bsp" or strategy.update is not None:
         must = "be false unless every rank updates what all of them have summed"
         return Finding("strategy.offload_optimizer", must, "true", (off,))
-    if c.cluster.has_processors["ps_colocated"]:
+    if c.cluster.worker_processors:
         return None
     return Finding("strategy.offload_optimizer", "be false on hosts without a cpu_device", "true", (off,))
 
@@ -376,7 +376,7 @@ def servers_are_saved_too(c: Context) -> Finding | None:
 @RULES.warn("reshard-state", "reshard_after_forward state", "only ZeRO-3 gathers parameters for the forward")
 def resharding_has_gathers(c: Context) -> Finding | None:
     """Parameters kept after forward where nothing was gathered."""
-    if c.strategy.reshard_after_forward or c.strategy.state == "zero3":
+    if c.strategy.reshard_after_forward or c.strategy.sharding == 3:
         return None
     return Finding(
         "strategy.reshard_after_forward",
@@ -395,10 +395,7 @@ def sharding_has_peers(c: Context) -> Finding | None:
 @RULES.warn("prefetch-state", "prefetch state", "only ZeRO-3 gathers parameters layer by layer")
 def prefetch_has_gathers(c: Context) -> Finding | None:
     """A prefetch depth where nothing is gathered."""
-    if (
-        c.strategy.state == "zero3"
-        or c.strategy.prefetch == type(c.strategy).model_fields["prefetch"].default
-    ):
+    if c.strategy.sharding == 3 or c.strategy.prefetch == type(c.strategy).model_fields["prefetch"].default:
         return None
     return Finding(
         "strategy.prefetch",

@@ -6,13 +6,15 @@ from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, Overrides, RuleSet, near_divisors, ways
 from sim.taxonomy.ruleset.collective import MAX_DIRECT_RANKS
 from sim.taxonomy.ruleset.state import TO_REPLICATED, TO_SERVERS
+from sim.taxonomy.topologies import GRAPHS, TOPOLOGIES
+from sim.taxonomy.updates import UPDATES
 
 RULES = RuleSet()
 
 _DEFAULT_UPDATE: Overrides = {"strategy.update": None}
 _AUTO: Overrides = {"strategy.topology": "auto"}
 _TO_LOCAL: Overrides = {"strategy.synchronization": "local"}
-_GOSSIP = ("gossip_average", "push_sum")
+_GOSSIP = tuple(name for name, facts in UPDATES.items() if facts.peers)
 
 
 @RULES.refuse("C2-17", "topology state", "peers of a graph know no centre")
@@ -32,11 +34,13 @@ def graphs_have_no_servers(c: Context) -> Finding | None:
 @RULES.refuse("topology-servers", "topology state", "only parameter servers are the centre of a star or tree")
 def stars_have_servers(c: Context) -> Finding | None:
     """A star or tree without parameter servers."""
-    if c.strategy.topology not in ("star", "sharded_star", "tree") or c.uses_servers:
+    if not TOPOLOGIES[c.strategy.topology].centre or c.uses_servers:
         return None
+    *others, last = (name for name, facts in TOPOLOGIES.items() if not facts.centre)
+    among = f"{', '.join(others)} or {last}"
     return Finding(
         "strategy.topology",
-        f"be auto, full_mesh or graph while state is {c.strategy.state}",
+        f"be {among} while state is {c.strategy.state}",
         c.strategy.topology,
         (_AUTO, {**_AUTO, "strategy.group_size": None}, TO_SERVERS),
         explain=True,
@@ -46,31 +50,34 @@ def stars_have_servers(c: Context) -> Finding | None:
 @RULES.refuse("star-servers", "topology num_servers", "a star has one centre, a sharded star several")
 def stars_have_their_number_of_servers(c: Context) -> Finding | None:
     """A star of several servers, or a sharded star of one."""
-    servers = c.strategy.num_servers or (c.used_hosts if c.strategy.state == "ps_colocated" else 1)
     if not c.uses_servers:
         return None
-    if c.strategy.topology == "star" and servers > 1:
-        return Finding(
-            "strategy.num_servers", "be 1 while topology is star", servers,
-            ({"strategy.num_servers": 1}, {"strategy.topology": "sharded_star"}),
-        )  # fmt: skip
-    if c.strategy.topology == "sharded_star" and servers == 1:
-        return Finding(
-            "strategy.num_servers", "be 2 or more while topology is sharded_star", servers,
-            ({"strategy.num_servers": 2}, {"strategy.topology": "star"}),
-        )  # fmt: skip
-    return None
+    servers = c.strategy.num_servers or (1 if c.strategy.has_server_hosts else c.used_hosts)
+    least, most = TOPOLOGIES[c.strategy.topology].servers
+    if least <= servers and (most is None or servers <= most):
+        return None
+    asked = f"{least} or more" if most is None else str(most)
+    other: tuple[Overrides, ...] = tuple(
+        {"strategy.topology": name}
+        for name, facts in TOPOLOGIES.items()
+        if facts.centre and not facts.grouped and name != c.strategy.topology
+    )
+    return Finding(
+        "strategy.num_servers", f"be {asked} while topology is {c.strategy.topology}", servers,
+        ({"strategy.num_servers": least if servers < least else most}, *other),
+    )  # fmt: skip
 
 
 @RULES.refuse("gossip-graph", "update topology", "gossip averages with the peers of a graph")
 def gossip_has_a_graph(c: Context) -> Finding | None:
     """Gossip or push-sum without a graph; a graph with any other update."""
     update, topology = c.strategy.update_semantics, c.strategy.topology
-    if (update in _GOSSIP) == (topology == "graph"):
+    few = TOPOLOGIES[topology].chosen_peers
+    if UPDATES[update].peers == few:
         return None
-    if topology == "graph":
+    if few:
         return Finding(
-            "strategy.update", "be gossip_average or push_sum while topology is graph", update,
+            "strategy.update", f"be {' or '.join(_GOSSIP)} while topology is {topology}", update,
             ({"strategy.update": "gossip_average"}, _AUTO),
         )  # fmt: skip
     return Finding(
@@ -98,30 +105,21 @@ def elastic_averages_have_a_centre(c: Context) -> Finding | None:
     )  # fmt: skip
 
 
-_TAKES_MODELS = {
-    "model_average": ("local", "partial_allreduce"),
-    "outer_optimizer": ("local",),
-    "elastic_average": ("local", "asp", "ssp"),
-    "sma": ("bsp",),
-}
-
-
 @RULES.refuse("update-rule", "update synchronization", "each update fits the rules that say when it is due")
 def updates_have_their_rule(c: Context) -> Finding | None:
     """Models under a rule that exchanges gradients, and the other way round."""
     strategy = c.strategy
     update, rule = strategy.update_semantics, strategy.synchronization
-    if update == "gradient_sum":
+    facts = UPDATES[update]
+    if not facts.models:
         if rule == "local" and not c.uses_servers:
             return Finding(
                 "strategy.update", "exchange models for local SGD without servers", update,
                 ({"strategy.update": "model_average"}, TO_SERVERS), explain=True,
             )  # fmt: skip
         return None
-    allowed = _TAKES_MODELS.get(update, ("bsp", "ssp", "asp", "group_hybrid"))
-    if c.uses_servers and update in ("model_average", "outer_optimizer"):
-        allowed = ("local", "asp", "ssp")
-    if rule in allowed:
+    allowed = (c.uses_servers and facts.server_rules) or facts.rules
+    if rule in allowed or not allowed:
         return None
     instead = tuple({"strategy.synchronization": value} for value in allowed)
     return Finding(
@@ -147,7 +145,7 @@ def corrections_are_reduced(c: Context) -> Finding | None:
 def models_belong_to_replicas(c: Context) -> Finding | None:
     """Experts or context shards spread over replicas that exchange models or go ahead of each other."""
     strategy = c.strategy
-    own = strategy.has_peers or strategy.update_semantics != "gradient_sum"
+    own = strategy.has_peers or strategy.exchanges_models
     own = own or strategy.synchronization == "partial_allreduce"
     for axis in ("ep", "cp"):
         degree: int = getattr(strategy, axis)
@@ -250,7 +248,7 @@ def degrees_are_possible(c: Context) -> Finding | None:
 
 
 def _paired(c: Context) -> bool:
-    return c.strategy.graph == "random" and (
+    return GRAPHS[c.strategy.graph].drawn and (
         c.strategy.update_semantics == "gossip_average" or c.strategy.synchronization in ("bsp", "ssp")
     )
 
@@ -263,7 +261,7 @@ def _paired(c: Context) -> bool:
 def random_pairs_match(c: Context) -> Finding | None:
     """Random pairs in step with an odd number of replicas."""
     strategy, nodes = c.strategy, _nodes(c)
-    drawn = strategy.topology == "graph" and strategy.graph == "random"
+    drawn = TOPOLOGIES[strategy.topology].chosen_peers and GRAPHS[strategy.graph].drawn
     if not drawn or strategy.synchronization not in ("bsp", "ssp") or nodes is None or nodes % 2 == 0:
         return None
     return Finding(
@@ -343,7 +341,7 @@ def fragments_fit_the_period(c: Context) -> Finding | None:
 def models_are_not_compressed(c: Context) -> Finding | None:
     """A gradient compressor on exchanged models (local SGD only warns)."""
     strategy = c.strategy
-    models = strategy.update_semantics != "gradient_sum" and strategy.synchronization != "local"
+    models = strategy.exchanges_models and strategy.synchronization != "local"
     factored = strategy.compression == "powersgd" and (
         strategy.has_peers or strategy.synchronization == "local"
     )
@@ -360,7 +358,7 @@ def averages_follow_updates(c: Context) -> Finding | None:
     """Wait-free backpropagation where models are averaged."""
     if not c.strategy.overlap or c.strategy.synchronization != "local" or c.strategy.synchronous_steps:
         return None
-    if c.strategy.update_semantics == "gradient_sum" or c.uses_servers:
+    if not c.strategy.exchanges_models or c.uses_servers:
         return None
     return Finding("strategy.overlap", "wait-free backpropagation has no effect where models are averaged")
 
