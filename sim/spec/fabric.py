@@ -15,6 +15,8 @@ FabricKind = Literal[
     "hypercube", "dragonfly", "bcube", "dcell", "bigraph", "graph",
 ]  # fmt: skip
 _EDGE_KINDS = ("host", "nic", "switch")
+SMALLEST_CELL = 4
+"""Hosts of a smallest cell (bcube, dcell) where neither the fabric says it nor one cell is enough."""
 SWITCH_TREES = frozenset({"single_switch", "leaf_spine", "fat_tree", "rail_optimized"})
 """Kinds whose switches form a tree that every port reaches upwards: a reduction can run in them."""
 
@@ -158,6 +160,39 @@ class Fabric(Spec):
             return self.dims
         side = next(k for k in range(math.isqrt(max(places, 1)), 0, -1) if places % k == 0)
         return places // side, side
+
+    def bcube_base(self, hosts: int) -> int:
+        """Hosts per switch of a BCube."""
+        return self.k or min(SMALLEST_CELL, max(hosts, 2))
+
+    def dcell_sizes(self, hosts: int) -> tuple[int, ...]:
+        """Hosts of a DCell of each level, up to the first that holds so many."""
+        sizes = [self.k or min(SMALLEST_CELL, max(hosts, 2))]
+        while sizes[-1] < hosts:
+            sizes.append(sizes[-1] * (sizes[-1] + 1))
+        return tuple(sizes)
+
+    def cables_per_host(self, hosts: int) -> int:
+        """Cables of a host that forwards for others (bcube, dcell: one per level); 1 for other kinds."""
+        if self.kind == "dcell":
+            return len(self.dcell_sizes(hosts))
+        levels = 1
+        if self.kind == "bcube":
+            base = max(2, self.bcube_base(hosts))
+            while base**levels < hosts:
+                levels += 1
+        return levels
+
+    def holds(self, hosts: int) -> bool:
+        """Whether so many hosts have a place; fabrics that grow with their hosts always have one."""
+        if self.kind == "torus" and self.dims is not None:
+            return math.prod(self.dims) >= hosts
+        if self.kind == "dcell":
+            return hosts in self.dcell_sizes(hosts)
+        named = [
+            int(node[4:]) for e in self.edges for p in e.pairs() for node in p if node.startswith("host")
+        ]
+        return not named or max(named) + 1 >= hosts
 
     @property
     def counts_exchanges(self) -> bool:

@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from sim.spec.cluster import Cluster
+from sim.spec.fabric import Fabric
 from sim.spec.host import Host
 from sim.spec.layer import Attention, Convolution, Gemm, Layer
 from sim.spec.strategy import Strategy
@@ -131,8 +132,12 @@ class ClusterFacts:
         Whether its places are devices and not hosts.
     counts_exchanges : bool
         Whether all-to-all loads follow from counts (``Fabric.counts_exchanges``).
-    fabric_kind : str
-        ``Fabric.kind``.
+    fabric : Fabric
+        As the cluster states it.
+    nics : tuple of int
+        The different numbers of network ports of its hosts, fewest first.
+    server_nics : int
+        Network ports of a host of its own for servers.
     rack_hosts : int
         Hosts, the first ones, that hang on one switch.
     protocol : str or None
@@ -153,10 +158,12 @@ class ClusterFacts:
     cores: int
     has_local_storage: bool
     has_shared_storage: bool
+    fabric: Fabric
+    nics: tuple[int, ...]
+    server_nics: int
     torus: tuple[int, ...] = ()
     torus_of_devices: bool = False
     counts_exchanges: bool = True
-    fabric_kind: str = "single_switch"
     rack_hosts: int = 0
     protocol: str | None = None
     gpudirect_rdma: bool | None = None
@@ -188,7 +195,9 @@ class ClusterFacts:
             torus=cluster.fabric.torus_extents(places),
             torus_of_devices=of_devices,
             counts_exchanges=cluster.fabric.counts_exchanges,
-            fabric_kind=cluster.fabric.kind,
+            fabric=cluster.fabric,
+            nics=tuple(sorted({len(host.nics) for host in workers})) or (0,),
+            server_nics=len(cluster.server_type.nics),
             rack_hosts=_rack_hosts(cluster),
             protocol=cluster.protocol,
             gpudirect_rdma=cluster.gpudirect_rdma,

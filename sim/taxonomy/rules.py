@@ -20,6 +20,8 @@ from sim.wire.aggregators import AGGREGATORS
 FIRST_BUCKET_BYTES = 2.0**20
 _SHOWN_ALTERNATIVES = 2
 _TRIED_ALTERNATIVES = 24
+_CHAINED_ALTERNATIVES = 6
+_LONGEST_CHAIN = 4
 
 
 @cache
@@ -96,13 +98,41 @@ def _settling(context: Context, broken: Rule, finding: Finding, ids: frozenset[s
         (better if remaining else valid).append(overrides)
         if len(valid) == _SHOWN_ALTERNATIVES:
             break
+    if not (valid or better):
+        chained = _chained(context, finding, ids - {broken.id})
+        return () if chained is None else (chained,)
     return tuple((valid or better)[:_SHOWN_ALTERNATIVES])
+
+
+def _chained(context: Context, finding: Finding, allowed: frozenset[str]) -> Overrides | None:
+    """The shortest chain of advice that works: what a change breaks is settled in turn."""
+    for length in range(2, _LONGEST_CHAIN + 1):
+        chain = _chain(context, finding, allowed, length)
+        if chain is not None:
+            shorter = {name: value for name, value in chain.items() if value != _current(context, name)}
+            return shorter or None
+    return None
+
+
+def _chain(context: Context, finding: Finding, allowed: frozenset[str], length: int) -> Overrides | None:
+    for way in finding.ways_out[:_CHAINED_ALTERNATIVES]:
+        changed = apply(context, way)
+        found = (each.find(changed) for each in rules("invalid") if each.id not in allowed)
+        objection = next((each for each in found if each is not None), None)
+        if objection is None:
+            return way
+        rest = _chain(changed, objection, allowed, length - 1) if length > 1 else None
+        if rest is not None:
+            return {**way, **rest}
+    return None
 
 
 def _current(context: Context, name: str) -> object:
     """What a dotted field has now."""
-    owner, field = name.split(".")
-    value: object = getattr(getattr(context, owner), field)
+    owner, *fields = name.split(".")
+    value: object = getattr(context, owner)
+    for field in fields:
+        value = getattr(value, field)
     return value
 
 
@@ -121,7 +151,10 @@ def apply(context: Context, overrides: Overrides) -> Context:
     """A context with dotted fields ``strategy.*``, ``workload.*`` and ``cluster.*`` changed."""
     changes: dict[str, dict[str, Any]] = {"strategy": {}, "workload": {}, "cluster": {}}
     for name, value in overrides.items():
-        owner, field = name.split(".")
+        owner, field = name.split(".", 1)
+        if field.startswith("fabric."):
+            fabric = changes["cluster"].get("fabric", context.cluster.fabric)
+            field, value = "fabric", fabric.model_copy(update={field.removeprefix("fabric."): value})
         changes[owner][field] = value
     hosts = changes["cluster"].pop("num_hosts", None)
     if hosts is not None:
@@ -137,7 +170,7 @@ def apply(context: Context, overrides: Overrides) -> Context:
 def _of_hosts(cluster: ClusterFacts, count: int) -> dict[str, Any]:
     """What is different of a cluster with so many hosts like its first one."""
     devices = cluster.devices_of_host[:1] * count
-    single = cluster.fabric_kind == "single_switch"
+    single = cluster.fabric.kind == "single_switch"
     racks = {"rack_hosts": count} if single else {}
     return {"devices_of_host": devices, "num_devices": sum(devices), **racks}
 

@@ -65,7 +65,7 @@ REFUSED: list[Case] = [
         advice="Try 1 or strategy.context_parallelism=ring.",
     ),
     Case(
-        "cp-synchronous",
+        "C2-5",
         {"cp": 2, "state": "ps_dedicated", "synchronization": "asp"},
         "cp",
         "be 1 while synchronization is asp",

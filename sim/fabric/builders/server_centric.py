@@ -19,13 +19,11 @@ from sim.fabric.builders.base import PathChoice, Ports, Wiring, require_size
 from sim.fabric.builders.graph import Cable, CableGraph
 from sim.spec.fabric import Fabric
 
-_SMALLEST_CELL = 4  # hosts of a smallest cell where neither the fabric says it nor one cell is enough
-
 
 def bcube(fabric: Fabric, ports: Ports) -> Wiring:
     """BCube of ``k`` hosts per switch with as many levels as the hosts need."""
     hosts = ports.num_hosts
-    base = fabric.k or min(_SMALLEST_CELL, max(hosts, 2))
+    base = fabric.bcube_base(hosts)
     bandwidth = fabric.bandwidth or float(ports.bandwidth.max())
     cables, level = [], 0
     require_size("k", hosts * max(1, hosts.bit_length() // base.bit_length()), cables=True)
@@ -43,14 +41,12 @@ def bcube(fabric: Fabric, ports: Ports) -> Wiring:
 def dcell(fabric: Fabric, ports: Ports) -> Wiring:
     """DCell of ``k`` hosts per switch with as many levels as the hosts need; every place is filled."""
     hosts = ports.num_hosts
-    size = fabric.k or min(_SMALLEST_CELL, max(hosts, 2))
+    sizes = fabric.dcell_sizes(hosts)
+    size = sizes[0]
     bandwidth = fabric.bandwidth or float(ports.bandwidth.max())
     direct = fabric.uplink_bandwidth or bandwidth
     direct_latency = fabric.latency if fabric.uplink_latency is None else fabric.uplink_latency
     cables = [Cable(f"host{i}", f"switch{i // size}", bandwidth, fabric.latency) for i in range(hosts)]
-    sizes = [size]
-    while sizes[-1] < hosts:
-        sizes.append(sizes[-1] * (sizes[-1] + 1))
     if sizes[-1] != hosts:
         fitting = ", ".join(str(number) for number in sizes)
         raise InputError(

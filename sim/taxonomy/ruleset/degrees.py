@@ -233,7 +233,7 @@ def spatial_parallelism_divides_images(c: Context) -> Finding | None:
 
 
 @RULES.refuse(
-    "cp-synchronous",
+    "C2-5",
     "cp synchronization",
     "the ranks of a context parallel group hold parts of one sample, whose gradients belong together",
 )

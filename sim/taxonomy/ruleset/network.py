@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sim.spec.fabric import SWITCH_TREES
+import math
+
+from sim.spec.fabric import SWITCH_TREES, Fabric
 from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, Overrides, RuleSet
 from sim.wire.aggregators import AGGREGATORS, Aggregator
@@ -115,10 +117,10 @@ def trees_map_on_switches(c: Context) -> Finding | None:
         )
         must = f"be auto while in_network is {strategy.in_network}"
         return Finding("strategy.collective", must, strategy.collective, ways, explain=True)
-    if c.cluster.fabric_kind in SWITCH_TREES and (aggregator.tree or c.used_hosts <= c.cluster.rack_hosts):
+    if c.cluster.fabric.kind in SWITCH_TREES and (aggregator.tree or c.used_hosts <= c.cluster.rack_hosts):
         return None
     reach = "a fabric whose switches form a tree" if aggregator.tree else "hosts on one switch"
-    got = f"{aggregator.name} with {c.used_hosts} hosts on {c.cluster.fabric_kind}"
+    got = f"{aggregator.name} with {c.used_hosts} hosts on {c.cluster.fabric.kind}"
     wider: Overrides = {**OFF, "strategy.in_network": "sharp"}
     return Finding("strategy.in_network", f"be none except for {reach}", got, (OFF, wider), explain=True)
 
@@ -179,3 +181,83 @@ def direct_access_has_rdma(c: Context) -> Finding | None:
         return None
     ways: tuple[Overrides, ...] = ({"cluster.gpudirect_rdma": False}, {"cluster.protocol": "roce_v2"})
     return Finding("cluster.gpudirect_rdma", f"be false for {protocol}", "true", ways, explain=True)
+
+
+def _server_hosts(c: Context) -> int:
+    """Hosts of their own for servers."""
+    return (c.strategy.num_servers or 1) if c.strategy.has_server_hosts else 0
+
+
+def _without_server_hosts(c: Context) -> tuple[Overrides, ...]:
+    if not _server_hosts(c):
+        return ()
+    return (
+        {"strategy.state": "ps_colocated"},
+        {"strategy.state": "replicated", "strategy.num_servers": None},
+    )
+
+
+@RULES.refuse(
+    "C2-30", "state num_servers", "hosts are the switches of such a network: one port per level of cables"
+)
+def hosts_have_ports_to_forward(c: Context) -> Finding | None:
+    """BCube or DCell with more levels than hosts have network ports."""
+    fabric, servers = c.cluster.fabric, _server_hosts(c)
+    hosts = c.cluster.num_hosts + servers
+    levels = fabric.cables_per_host(hosts)
+    ports = min(c.cluster.nics[0], c.cluster.server_nics) if servers else c.cluster.nics[0]
+    if levels <= ports:
+        return None
+    sizes = (size for size in range(2, hosts + 1) if _levels(fabric, size, hosts) <= max(ports, 1))
+    must = f"not be {fabric.kind} of {levels} levels for hosts with {_ports(ports)}"
+    return Finding(
+        "cluster.fabric.kind", must,
+        f"{hosts} hosts, {fabric.kind}",
+        (*({"cluster.fabric.k": size} for size in sizes), *_without_server_hosts(c)), explain=True,
+    )  # fmt: skip
+
+
+def _ports(count: int) -> str:
+    return f"{count} network port{'' if count == 1 else 's'}"
+
+
+def _levels(fabric: Fabric, size: int, hosts: int) -> int:
+    """Levels with so many hosts per smallest cell; more than any host has ports where they do not fit."""
+    changed = fabric.model_copy(update={"k": size})
+    return changed.cables_per_host(hosts) if changed.holds(hosts) else hosts + 1
+
+
+@RULES.refuse("C2-31", "placement", "port i of every host is the only way to rail i")
+def hosts_have_a_port_per_rail(c: Context) -> Finding | None:
+    """Rails on hosts that have fewer network ports than there are rails."""
+    kind, (fewest, *_, rails) = c.cluster.fabric.kind, (*c.cluster.nics, c.cluster.nics[-1])
+    if kind not in ("rail_optimized", "rail_only", "multi_plane") or fewest == rails:
+        return None
+    must = f"not be {kind} of {rails} rails for hosts with {_ports(fewest)}"
+    return Finding(
+        "cluster.fabric.kind", must, kind,
+        ({"cluster.fabric.kind": "leaf_spine"},), explain=True,
+    )  # fmt: skip
+
+
+@RULES.refuse("fabric-places", "state num_servers", "every host, also one of servers, needs a place")
+def hosts_have_places(c: Context) -> Finding | None:
+    """More hosts, those of servers among them, than the fabric has places."""
+    fabric, servers = c.cluster.fabric, _server_hosts(c)
+    hosts = c.cluster.num_hosts + servers
+    alone = fabric.attach == "device" and servers > 0
+    if fabric.holds(hosts) and not alone:
+        return None
+    ways: list[Overrides] = list(_without_server_hosts(c))
+    if fabric.kind == "dcell":
+        ways += [{"cluster.num_hosts": size - servers} for size in fabric.dcell_sizes(hosts)[::-1]]
+    if fabric.kind == "torus" and not alone and fabric.dims:
+        ways += [{"cluster.fabric.dims": None}]
+        ways += [{"cluster.num_hosts": math.prod(fabric.dims) - servers}]
+    if fabric.kind == "graph":
+        ways += [{"cluster.num_hosts": n - servers} for n in range(hosts - 1, servers, -1) if fabric.holds(n)]
+    if servers:
+        must = f"not need hosts of their own, of which this {fabric.kind} has no place for {servers}"
+        return Finding("strategy.state", must, c.strategy.state, tuple(ways), explain=True)
+    must = f"be {'what fills' if fabric.kind == 'dcell' else 'at most the places of'} this {fabric.kind}"
+    return Finding("cluster.num_hosts", must, hosts, tuple(ways), explain=True)
