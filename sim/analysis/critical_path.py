@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +12,7 @@ import pandas as pd
 
 from sim.analysis.timeline_from_run import Instances, expand
 from sim.engine.record import RunRecord
-from sim.graph.execution import Cause, ExecutionGraph, TaskKind
+from sim.graph.execution import Cause, ExecutionGraph, Ragged, TaskKind
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -30,90 +32,86 @@ COLUMNS = (
 )
 
 
-@dataclass
 class _Walker:
-    """Finds what an instance waited for: the thing that ended when it started."""
+    """Finds what an instance waited for: the thing that ended when it started.
 
-    graph: ExecutionGraph
-    run: RunRecord
+    It looks at one instance after the other, so columns are read as Python numbers.
+    """
 
-    def __post_init__(self) -> None:
-        self.instances = Instances(self.graph, self.run)
-        self.users: dict[int, IntArray] = {}
-        self.adders: dict[int, IntArray] = {}
-
-    def tolerance(self, time: float) -> float:
-        return max(2e-12, 2e-12 * abs(time))
+    def __init__(self, graph: ExecutionGraph, run: RunRecord) -> None:
+        self._task, self._iteration = run.task.tolist(), run.iteration.tolist()
+        self._start, self._end = run.start.tolist(), run.end.tolist()
+        self._before = graph.predecessors.offsets.tolist()
+        self._sources = graph.predecessors.index.tolist()
+        self._distance = graph.predecessor_distance.tolist()
+        self._instances = Instances(graph, run)
+        self._streams, self._waits = graph.streams, graph.waits
+        self._users = _Users(graph.streams, run)
+        self._adders = _Users(graph.adds, run)
 
     def blocker(self, row: int) -> tuple[int, str]:
         """The instance that ended last before ``row`` could start, and by what it held it.
 
-        Dependencies come first, then streams, then counters; (-1, "") where the run began.
+        Dependencies come first, then streams, then counters; (-1, "") where the run began. Only what came
+        earlier in the record can have held it: zero-length tasks share instants.
         """
-        start = float(self.run.start[row])
-        for reason, candidates in (
-            ("dependency", self.predecessors(row)),
-            ("stream", self.stream_users(row, start)),
-            ("counter", self.counter_adders(row, start)),
+        task, start = self._task[row], self._start[row]
+        width = tolerance(start)
+        found = self._predecessor(row, start - width, start + width)
+        if found >= 0:
+            return found, "dependency"
+        for reason, table, users in (
+            ("stream", self._streams, self._users),
+            ("counter", self._waits, self._adders),
         ):
-            candidates = candidates[candidates != row]
-            if not len(candidates):
-                continue
-            ends = self.run.end[candidates]
-            # Only what came earlier in the record can have held it: zero-length tasks share instants.
-            valid = (np.abs(ends - start) <= self.tolerance(start)) & (candidates < row)
-            if valid.any():
-                return int(candidates[valid].max()), reason
+            a, b = table.offsets[task], table.offsets[task + 1]
+            shared = table.index[a:b].tolist()
+            found = max((users.last(key, row, start - width, start + width) for key in shared), default=-1)
+            if found >= 0:
+                return found, reason
         return -1, ""
 
-    def predecessors(self, row: int) -> IntArray:
-        task = int(self.run.task[row])
-        entries = slice(self.graph.predecessors.offsets[task], self.graph.predecessors.offsets[task + 1])
-        before = self.run.iteration[row] - self.graph.predecessor_distance[entries]
-        found = self.instances.lookup(self.graph.predecessors.index[entries], before)
-        return found[found >= 0]
+    def _predecessor(self, row: int, low: float, high: float) -> int:
+        """The predecessor last in the record that ended between the two times; -1 without one."""
+        task, iteration, found = self._task[row], self._iteration[row], -1
+        for entry in range(self._before[task], self._before[task + 1]):
+            other = self._instances.row(self._sources[entry], iteration - self._distance[entry])
+            if found < other < row and low <= self._end[other] <= high:
+                found = other
+        return found
 
-    def stream_users(self, row: int, start: float) -> IntArray:
-        """Instances that ended at ``start`` on a stream of ``row``."""
-        near = [
-            self._ended_at(self._users_of(int(stream)), start)
-            for stream in self.graph.streams.row(int(self.run.task[row]))
-        ]
-        return np.concatenate(near) if near else np.zeros(0, np.int64)
 
-    def counter_adders(self, row: int, start: float) -> IntArray:
-        """Instances that ended at ``start`` and add to a counter that ``row`` waits for."""
-        near = [
-            self._ended_at(self._adders_of(int(counter)), start)
-            for counter in self.graph.waits.row(int(self.run.task[row]))
-        ]
-        return np.concatenate(near) if near else np.zeros(0, np.int64)
+class _Users:
+    """Instances by what their tasks name in a table: streams they occupy, counters they add to."""
 
-    def _ended_at(self, rows: IntArray, time: float) -> IntArray:
-        ends = self.run.end[rows]
-        width = self.tolerance(time)
-        return rows[
-            np.searchsorted(ends, time - width, "left") : np.searchsorted(ends, time + width, "right")
-        ]
+    def __init__(self, table: Ragged, run: RunRecord) -> None:
+        self._table, self._run = table, run
 
-    def _users_of(self, stream: int) -> IntArray:
-        if stream not in self.users:
-            tasks = self.graph.streams.rows()[self.graph.streams.index == stream]
-            self.users[stream] = self._rows_of(tasks)
-        return self.users[stream]
+    @cached_property
+    def _groups(self) -> dict[int, tuple[list[int], list[float]]]:
+        """Rows by end time, and those times, of each key."""
+        by_end = np.argsort(self._run.end, kind="stable")
+        owner, entry = expand(self._table.offsets, self._run.task[by_end])
+        keys = self._table.index[entry]
+        order = np.argsort(keys, kind="stable")
+        keys, rows = keys[order], by_end[owner[order]]
+        first = np.flatnonzero(np.diff(keys, prepend=-1))
+        bounds = [*first.tolist(), len(keys)]
+        return {
+            key: (rows[a:b].tolist(), self._run.end[rows[a:b]].tolist())
+            for key, a, b in zip(keys[first].tolist(), bounds, bounds[1:], strict=False)
+        }
 
-    def _adders_of(self, counter: int) -> IntArray:
-        if counter not in self.adders:
-            tasks = self.graph.adds.rows()[self.graph.adds.index == counter]
-            self.adders[counter] = self._rows_of(tasks)
-        return self.adders[counter]
+    def last(self, key: int, row: int, low: float, high: float) -> int:
+        """The last row before ``row`` that ended between the two times; -1 without one."""
+        rows, ends = self._groups.get(key, ([], []))
+        near = rows[bisect_left(ends, low) : bisect_right(ends, high)]
+        return max((other for other in near if other < row), default=-1)
 
-    def _rows_of(self, tasks: IntArray) -> IntArray:
-        """Instances of the tasks, by end time."""
-        wanted = np.zeros(self.graph.num_tasks, bool)
-        wanted[tasks] = True
-        rows = np.flatnonzero(wanted[self.run.task])
-        return rows[np.argsort(self.run.end[rows], kind="stable")]
+
+def tolerance(time: float) -> float:
+    """Seconds within which two ends are one instant."""
+    return max(2e-12, 2e-12 * abs(time))
 
 
 def idle_duration(graph: ExecutionGraph, tasks: IntArray) -> FloatArray:
@@ -144,7 +142,7 @@ def critical_path(graph: ExecutionGraph, run: RunRecord) -> pd.DataFrame:
     """
     begin, finish = float(run.window[0]), float(run.window[1])
     walker = _Walker(graph, run)
-    closing = np.flatnonzero(graph.boundary[run.task] & (run.end <= finish + walker.tolerance(finish)))
+    closing = np.flatnonzero(graph.boundary[run.task] & (run.end <= finish + tolerance(finish)))
     rows: list[int] = []
     reasons: list[str] = []
     row = int(closing[np.argmax(run.end[closing])]) if len(closing) else -1
@@ -168,8 +166,8 @@ def critical_path(graph: ExecutionGraph, run: RunRecord) -> pd.DataFrame:
         {
             "task": [graph.names[i] for i in graph.name[task].tolist()],
             "device": device,
-            "cause": [Cause(c).name.lower() for c in graph.cause[task].tolist()],
-            "kind": [TaskKind(k).name.lower() for k in graph.kind[task].tolist()],
+            "cause": _names(Cause, graph.cause[task]),
+            "kind": _names(TaskKind, graph.kind[task]),
             "iteration": run.iteration[path],
             "start_s": run.start[path],
             "end_s": run.end[path],
@@ -180,6 +178,12 @@ def critical_path(graph: ExecutionGraph, run: RunRecord) -> pd.DataFrame:
         },
         columns=list(COLUMNS),
     )
+
+
+def _names(members: type[IntEnum], values: IntArray) -> list[str]:
+    """Lower-case names of the members of an enumeration."""
+    names = {int(member): member.name.lower() for member in members}
+    return [names[value] for value in values.tolist()]
 
 
 def share_by_cause(path: pd.DataFrame) -> dict[str, float]:

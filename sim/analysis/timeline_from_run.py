@@ -71,6 +71,17 @@ class Instances:
         position = np.minimum(np.searchsorted(known, keys), len(known) - 1)
         return np.where((iteration >= 0) & (known[position] == keys), order[position], -1)
 
+    def row(self, task: int, iteration: int) -> int:
+        """Row of one instance; -1 where it was not played."""
+        key = iteration * self.graph.num_tasks + task
+        if iteration < 0:
+            return -1
+        if self._dense is not None:
+            return int(self._dense[key]) if key < len(self._dense) else -1
+        known, order = self._sorted_keys
+        place = int(np.searchsorted(known, key))
+        return int(order[place]) if place < len(known) and known[place] == key else -1
+
     def ends(self, task: IntArray, iteration: IntArray, missing: float) -> FloatArray:
         """End times (s) of instances; ``missing`` where one was not played."""
         rows = self.lookup(task, iteration)
