@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from sim.engine.edges import Edges, data_edges, program_entries, stream_edges
 from sim.engine.invariants import link_bytes
 from sim.engine.phases import idle_durations
-from sim.engine.plan import Edges, data_edges, program_entries, stream_edges
 from sim.errors import InputError
 from sim.graph.execution import ExecutionGraph, FloatArray
 

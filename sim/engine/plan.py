@@ -7,19 +7,25 @@ state. And a transfer that can never share a link while it runs takes a time tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntFlag
 from functools import cached_property
-from itertools import permutations
 
 import numpy as np
 
+from sim.engine.edges import (
+    Edges,
+    data_edges,
+    program_entries,
+    stream_edges,
+    without_duplicates,
+    without_implied,
+)
+from sim.engine.exclusive import exclusive_transfers
 from sim.engine.perturbation import jitter_factors
 from sim.engine.phases import PhaseTable, idle_durations, idle_rates
 from sim.errors import InputError
 from sim.graph.contract import Contraction, contract
 from sim.graph.execution import BoolArray, Discipline, ExecutionGraph, FloatArray, IntArray, TaskKind
-from sim.lowering.arrays import distinct
 
 # Values of `Plan.duration` for tasks that cannot simply be scheduled.
 INSTANT = -1.0  # takes no time, but has to pass its gate (counters, skip) first
@@ -42,92 +48,6 @@ class Closing(IntFlag):
 ADDS, SHARED, BOUNDARY, ACTIVITY, COMMUNICATING, WATCHED = (int(flag) for flag in Closing)
 
 
-@dataclass(frozen=True)
-class Edges:
-    """Precedence: ``target`` of iteration k waits for ``source`` of iteration ``k - distance``."""
-
-    source: IntArray
-    target: IntArray
-    distance: IntArray
-
-    def joined(self, other: Edges) -> Edges:
-        """Both sets of edges."""
-        return Edges(
-            np.concatenate([self.source, other.source]),
-            np.concatenate([self.target, other.target]),
-            np.concatenate([self.distance, other.distance]),
-        )
-
-    def among(self, node: IntArray) -> Edges:
-        """The edges between the nodes into which tasks were fused."""
-        source, target = node[self.source], node[self.target]
-        outer = (source != target) | (self.distance > 0)
-        return Edges(source[outer], target[outer], self.distance[outer])
-
-    def where(self, mask: BoolArray) -> Edges:
-        """The edges selected by ``mask``."""
-        if mask.all():
-            return self
-        return Edges(self.source[mask], self.target[mask], self.distance[mask])
-
-
-def data_edges(graph: ExecutionGraph) -> Edges:
-    """The graph's own predecessor edges."""
-    return Edges(graph.predecessors.index, graph.predecessors.rows(), graph.predecessor_distance)
-
-
-def program_entries(graph: ExecutionGraph, *, chained: bool) -> tuple[IntArray, IntArray]:
-    """(stream, task) pairs on program streams of width 1 (``chained``) or wider, by stream and task order."""
-    table = graph.stream_table
-    ordered = (table.discipline == Discipline.PROGRAM) & ((table.width == 1) == chained)
-    stream, task = graph.streams.index, graph.streams.rows()
-    if not ordered.all():
-        keep = ordered[stream]
-        stream, task = stream[keep], task[keep]
-    order = np.argsort(stream, kind="stable")
-    return stream[order], task[order]
-
-
-def stream_edges(graph: ExecutionGraph) -> Edges:
-    """Program streams of width 1 as edges: each task to the next, the last to the next iteration's first."""
-    stream, task = program_entries(graph, chained=True)
-    if not len(task):
-        return Edges(task, task, task)
-    first = np.concatenate([[True], stream[1:] != stream[:-1]])
-    starts = np.flatnonzero(first)
-    before = np.arange(len(task)) - 1
-    before[starts] = np.append(starts[1:], len(task)) - 1
-    return Edges(task[before], task, first.astype(np.int64))
-
-
-def exclusive_transfers(graph: ExecutionGraph) -> BoolArray:
-    """Transfers that can never overlap another one on any of their links.
-
-    A link is safe if all its users lie on one common program stream of width 1.
-    """
-    moving = (graph.kind == TaskKind.TRANSFER) & (graph.flow_bytes > 0)
-    rows = graph.links.rows()
-    entry = np.flatnonzero(moving[rows])
-    link, task = graph.links.index[entry], rows[entry]
-    users = np.bincount(link, minlength=len(graph.link_table.capacity))
-    safe = users <= 1
-    stream, on = program_entries(graph, chained=True)
-    if len(on) and not safe.all():
-        by_task = np.argsort(on, kind="stable")
-        stream, count = stream[by_task], np.bincount(on, minlength=graph.num_tasks)
-        first = np.cumsum(count) - count
-        width = count[task]
-        pair_link = np.repeat(link, width)
-        step = np.arange(len(pair_link)) - np.repeat(np.cumsum(width) - width, width)
-        key = pair_link * len(graph.stream_table.width) + stream[np.repeat(first[task], width) + step]
-        pairs, shared = np.unique(key, return_counts=True)
-        pair_link = pairs // len(graph.stream_table.width)
-        safe[pair_link[shared == users[pair_link]]] = True
-    exclusive: BoolArray = moving.copy()
-    exclusive[task[~safe[link]]] = False
-    return exclusive
-
-
 def _homes(graph: ExecutionGraph) -> IntArray:
     """The one device on which a task runs: that of all its streams, or its owner's; -1 for several."""
     home = graph.device.copy()
@@ -140,35 +60,6 @@ def _homes(graph: ExecutionGraph) -> IntArray:
         transfer = (graph.kind == TaskKind.TRANSFER) & (highest >= 0)
         home[transfer] = np.where(lowest == highest, lowest, -1)[transfer]
     return home
-
-
-def _without_implied(edges: Edges, num_tasks: int) -> Edges:
-    """Drop edges that a path of two others implies, at tasks with two or three incoming edges.
-
-    On a device that alternates between a compute and a communication stream each task waits for the one
-    before it on the other stream, which implies the one before it on its own.
-    """
-    count = np.bincount(edges.target, minlength=num_tasks)[edges.target]
-    # Sorted once: np.isin would do it twice, and load numpy.ma.
-    keys = distinct((edges.source * num_tasks + edges.target)[edges.distance == 0])
-    keep = np.ones(len(edges.source), np.bool_)
-    for width in (2, 3):
-        entry = np.flatnonzero(count == width)
-        rows = entry[np.argsort(edges.target[entry], kind="stable")].reshape(-1, width)
-        rows = rows[(edges.distance[rows] == 0).all(axis=1)]
-        for one, other in permutations(range(width), 2):
-            implied = edges.source[rows[:, one]] * num_tasks + edges.source[rows[:, other]]
-            keep[rows[_among(implied, keys), one]] = False
-    return edges.where(keep)
-
-
-def _among(values: IntArray, ordered: IntArray) -> BoolArray:
-    """Which values are in an ascending array."""
-    if not len(ordered):
-        return np.zeros(len(values), np.bool_)
-    place = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
-    found: BoolArray = ordered[place] == values
-    return found
 
 
 class Plan:
@@ -196,7 +87,7 @@ class Plan:
         # The graph as given, for checks and the record; `graph` below is what is played.
         self.original = graph
         self.chained = chained = stream_edges(graph)
-        self.edges = _without_duplicates(data_edges(graph), chained, graph.num_tasks).joined(chained)
+        self.edges = without_duplicates(data_edges(graph), chained, graph.num_tasks).joined(chained)
         self.contraction: Contraction | None = None
         self.private = self._private_transfers()
         if contracted:
@@ -235,14 +126,14 @@ class Plan:
         if self.analytic:
             private = moving
         else:
-            private = exclusive_transfers(graph) | (moving & (np.diff(graph.links.offsets) == 0))
+            private = exclusive_transfers(graph, self.edges) | (moving & (np.diff(graph.links.offsets) == 0))
         private = private | ((graph.kind == TaskKind.TRANSFER) & ~moving)
         result: BoolArray = private & (_homes(graph) >= 0) if self.coupled else private
         return result
 
     def _contract(self) -> Contraction | None:
         graph = self.original
-        edges = _without_implied(self.edges, graph.num_tasks)
+        edges = without_implied(self.edges, graph.num_tasks)
         contraction = contract(
             graph,
             (edges.source, edges.target, edges.distance),
@@ -468,16 +359,6 @@ class Plan:
             return drawn
         total = np.bincount(self.contraction.node, idle_durations(self.original) * drawn, self.num_tasks)
         return np.divide(total, self.idle, out=np.ones(self.num_tasks), where=self.idle > 0)
-
-
-def _without_duplicates(data: Edges, chained: Edges, num_tasks: int) -> Edges:
-    """Drop data edges that repeat a stream edge (a chain on one stream), which would cost twice."""
-    if not len(chained.target):
-        return data
-    before = np.full(num_tasks, -1, np.int64)
-    inner = chained.distance == 0
-    before[chained.target[inner]] = chained.source[inner]
-    return data.where((data.distance != 0) | (before[data.target] != data.source))
 
 
 def _interned_rows(values: IntArray, bounds: IntArray) -> list[tuple[int, ...]]:

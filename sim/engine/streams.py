@@ -6,7 +6,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from sim.engine.plan import Plan, program_entries
+from sim.engine.edges import program_entries
+from sim.engine.plan import Plan
 from sim.graph.execution import Discipline
 
 Key = tuple[float, float, int, int]

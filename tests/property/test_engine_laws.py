@@ -248,3 +248,36 @@ def test_tasks_side_by_side_are_fused_exactly(
     plain, fused = fused_as_plain(tasks, jitter, speeds)
     if layers > 2 and not jitter:  # all but the last pair of a block, with what is between them
         assert fused.num_events <= plain.num_events - (2 + 3 * gathers) * blocks * (layers - 2)
+
+
+def accumulated(layers: int, micro_batches: int, *, exchanged: bool) -> list[dict[str, Any]]:
+    """Sequence parallelism: a gather and a scatter around each computation; then, if wanted, an exchange of
+    gradients on the same links."""
+    tasks: list[dict[str, Any]] = []
+    before: list[Any] = [("update", 1)]
+    for name in (f"{m}.{i}" for m in range(micro_batches) for i in range(layers)):
+        moves = {"kind": "transfer", "work": 0.01, "bytes": 1.0, "links": {"nvlink": 1}, "on": ["tp"]}
+        tasks += [
+            {"name": f"gather{name}", **moves, "after": before},
+            {"name": name, "work": 0.3, "on": ["compute"], "after": [f"gather{name}"]},
+            {"name": f"scatter{name}", **moves, "after": [name]},
+        ]
+        before = [f"scatter{name}"]
+    if exchanged:
+        exchange = {"kind": "transfer", "bytes": 2.0, "links": {"nvlink": 1}, "on": ["dp"]}
+        tasks.append({"name": "exchange", **exchange, "after": [f"{micro_batches - 1}.{layers - 1}"]})
+        before = [*before, "exchange"]
+    return [*tasks, {"name": "update", "work": 0.1, "on": ["compute"], "after": before}]
+
+
+@_QUIET
+@given(st.integers(1, 3), st.integers(2, 4), st.sampled_from([(1.0, 1.0), (0.8, 0.6)]), st.booleans())
+def test_micro_batches_that_nothing_meets_cost_no_events(
+    layers: int, micro_batches: int, speeds: tuple[float, float], exchanged: bool
+) -> None:
+    """Only the last scatter meets the exchange; what comes before is one event, however long it is."""
+    events = [
+        fused_as_plain(accumulated(layers, count, exchanged=exchanged), 0.0, speeds)[1].num_events
+        for count in (micro_batches, micro_batches + 2)
+    ]
+    assert events[0] == events[1]
