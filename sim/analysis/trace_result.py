@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from sim.analysis.breakdown import breakdown
@@ -66,7 +66,15 @@ def explain(played: Played) -> tuple[dict[str, float], str, float]:
     """Breakdown (s per step) of the slowest rank of a replay, that rank, and its overlapped fraction."""
     spans = timeline_from_run(played.graph, played.run)
     found = breakdown(played.graph, played.run, spans.select(spans.integer("cause") != Cause.CONTROL))
-    return dict(found.parts), found.critical_device, found.overlap_fraction
+    steps = steps_per_period(played)
+    parts = {name: value / steps for name, value in found.parts.items()}
+    return parts, found.critical_device, found.overlap_fraction
+
+
+def steps_per_period(played: Played) -> int:
+    """Measured steps in what the graph counts as one: its own steps, or those that a trace marks."""
+    marks = Counter(mark[1] for mark in played.operations.marks)
+    return max(marks.values(), default=1) if played.graph.steps_per_iteration == 1 else 1
 
 
 def _parts(played: Played, step: float) -> tuple[dict[str, float], str]:

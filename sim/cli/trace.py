@@ -88,7 +88,8 @@ def replay_command(
         changed = _scenario_what_if(found, others, cluster, strategy or [], workload)
         step = (result.what_if["step_s"] if result.what_if else result.replayed_step_s) * changed.ratio
         speedup = result.replayed_step_s / step if step else None
-        if found is not None and found.simai is not None:  # collectives have times in the model alone
+        if not result.measured_step_s or (found is not None and found.simai is not None):
+            # What the trace does not time (SimAI's collectives, execution traces) only the model does.
             step, speedup = changed.changed.step_time_s, 1 / changed.ratio
         known = {"edits": [*edits, *others], "step_s": step, "speedup": speedup}
         result.what_if = {**known, "scenario": changed.to_json()}
@@ -125,7 +126,7 @@ def _scenario_what_if(found: Any, edits: list[str], cluster: str, strategy: list
     from sim.analysis.trace_what_if import scenario_what_if
     from sim.catalog import default_catalog
     from sim.cli.output import assignments
-    from sim.trace.to_workload import to_workload
+    from sim.trace.to_workload import stated_workload, to_workload
 
     if not cluster:
         hint = "It says what the traced job ran on; the edits change it."
@@ -133,12 +134,18 @@ def _scenario_what_if(found: Any, edits: list[str], cluster: str, strategy: list
     if found is None and not workload:
         hint = "A saved job holds no layers: give the workload that was imported with it."
         raise InputError("--workload", "be given with this --what-if", edits[0], hint=hint)
-    described = default_catalog().workload(workload) if workload else to_workload(found, name="traced")
+    stated = None if found is None else stated_workload(found, "traced")
+    if workload:
+        described = default_catalog().workload(workload)
+    else:
+        described = stated[0] if stated is not None else to_workload(found, name="traced")
     sizes = [rank.world_size or 0 for rank in found.ranks] if found is not None else []
     world = max([*sizes, len(found.ranks) if found is not None else 1])
     given = assignments(strategy, "--strategy") if strategy else None
     if given is None and found is not None and found.simai is not None:
         given = found.simai.strategy(world)
+    elif given is None and stated is not None:
+        given = stated[1]
     return scenario_what_if(described, cluster, edits, world_size=world, strategy=given)
 
 
@@ -224,11 +231,11 @@ def export_command(
 def _explain(played: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Breakdown of the slowest rank and the critical path by task and device, biggest first."""
     from sim.analysis.critical_path import critical_path
-    from sim.analysis.trace_result import explain
+    from sim.analysis.trace_result import explain, steps_per_period
 
     parts, critical, overlap = explain(played)
     path = critical_path(played.graph, played.run)
-    steps = played.graph.steps_per_iteration
+    steps = played.graph.steps_per_iteration * steps_per_period(played)
     sums = path.groupby(["task", "device"])["duration_s"].sum().sort_values(ascending=False) / steps
     rows = [
         {"task": str(task), "device": str(device), "seconds_per_step": float(value)}

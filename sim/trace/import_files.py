@@ -12,9 +12,8 @@ from sim.spec.workload import Workload
 from sim.trace.issues import Issues
 from sim.trace.model import Trace
 from sim.trace.saved import SUFFIX, saved_operations
-from sim.trace.simai import simai_workload
 from sim.trace.to_graph import operations_of
-from sim.trace.to_workload import ImportedWorkload, import_workload, workload_data
+from sim.trace.to_workload import ImportedWorkload, import_workload, stated_workload, workload_data
 from sim.yamlio import dumps
 
 
@@ -81,9 +80,9 @@ def _workload(
     trace: Trace, name: str, batch: int | None, device: Device | None
 ) -> tuple[Workload, dict[str, Any], Issues]:
     """The workload, what to say about it, and findings."""
-    table = trace.simai
-    if table is not None:
-        workload, strategy, issues = simai_workload(table, name)
+    stated = stated_workload(trace, name)
+    if stated is not None:
+        workload, strategy, issues = stated
         return workload, {**_describe(workload), "strategy": strategy}, issues
     try:
         imported = import_workload(trace, name=name, batch=batch, device=device)

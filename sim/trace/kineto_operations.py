@@ -20,7 +20,8 @@ from sim.trace.operations import DELAY, DEVICE, HOST, TRANSFER, Operations, cloc
 
 _SYNCHRONIZE = re.compile(r"Synchronize", re.IGNORECASE)
 _COPY = re.compile(r"^(cuda|hip|cu)Memcpy", re.IGNORECASE)
-_CAUSES = {
+#: What a collective of a traced rank is for, by its kind; all-reduces carry gradients.
+COLLECTIVE_CAUSES = {
     "all_to_all": Cause.EXPERT_COMM,
     "all_gather": Cause.PARAMETER_COMM,
     "send": Cause.PIPELINE_COMM,
@@ -46,11 +47,11 @@ def kineto_operations(ranks: list[RankTrace], issues: Issues) -> Operations:
         Where findings are counted.
     """
     ops = Operations(rank_numbers([rank.rank for rank in ranks]), issues)
-    keys = [_keys(rank) for rank in ranks]
-    shift = _clocks(ranks, keys)
+    keys = [collective_keys(rank) for rank in ranks]
+    shift = clock_shifts(ranks, keys)
     first = min(_first_time(rank) + offset for rank, offset in zip(ranks, shift, strict=True))
     numbers: dict[tuple[object, ...], int] = {}
-    shared = _shared(keys)
+    shared = shared_keys(keys)
     for row, rank in enumerate(ranks):
         join = {
             span: numbers.setdefault(key, len(numbers)) for span, key in keys[row].items() if key in shared
@@ -64,7 +65,7 @@ def kineto_operations(ranks: list[RankTrace], issues: Issues) -> Operations:
     return ops
 
 
-def _keys(rank: RankTrace) -> dict[int, tuple[object, ...]]:
+def collective_keys(rank: RankTrace) -> dict[int, tuple[object, ...]]:
     """Row of each collective's span -> what identifies the collective among the ranks.
 
     Sends and receives are known by who sends to whom, and their order.
@@ -100,7 +101,8 @@ def _pair(rank: RankTrace, one: Collective, members: tuple[int, ...]) -> tuple[i
     return (rank.rank, other) if one.kind == "send" else (other, rank.rank)
 
 
-def _shared(keys: list[dict[int, tuple[object, ...]]]) -> set[tuple[object, ...]]:
+def shared_keys(keys: list[dict[int, tuple[object, ...]]]) -> set[tuple[object, ...]]:
+    """Keys that more than one rank has."""
     seen: dict[tuple[object, ...], int] = defaultdict(int)
     for rank in keys:
         for key in set(rank.values()):
@@ -108,11 +110,11 @@ def _shared(keys: list[dict[int, tuple[object, ...]]]) -> set[tuple[object, ...]
     return {key for key, count in seen.items() if count > 1}
 
 
-def _clocks(ranks: list[RankTrace], keys: list[dict[int, tuple[object, ...]]]) -> FloatArray:
+def clock_shifts(ranks: list[RankTrace], keys: list[dict[int, tuple[object, ...]]]) -> FloatArray:
     """What to add to each rank's times to have them on the first rank's clock."""
     base = min(rank.clock_origin_ns for rank in ranks)
     origin = np.array([(rank.clock_origin_ns - base) * 1e-9 for rank in ranks])
-    order = sorted(_shared(keys), key=repr)
+    order = sorted(shared_keys(keys), key=repr)
     ends = []
     for row, rank in enumerate(ranks):
         end = {key: rank.timeline["end"][span] + origin[row] for span, key in keys[row].items()}
@@ -315,7 +317,7 @@ class _Rank:
         if known >= 0:
             cause = Cause(known)
         elif collective is not None and moving:
-            cause = _CAUSES.get(collective.kind, Cause.GRADIENT_COMM)
+            cause = COLLECTIVE_CAUSES.get(collective.kind, Cause.GRADIENT_COMM)
         else:
             cause = Cause.BACKWARD if self.backward[span] else Cause.FORWARD
         streams = self.rank.timeline.streams

@@ -101,10 +101,13 @@ def host_layer_times(rank: RankTrace) -> LayerTimes | None:
     """Times where the host computes; None without finite steps. Waiting for communication is not known."""
     assert rank.host is not None
     windows = step_windows(rank)
+    host = rank.host
+    if windows == [(-np.inf, np.inf)] and len(host.start):  # no steps: everything is one
+        windows = [(float(host.start.min()), float(host.end.max()))]
     chosen = [i for i in _chosen(rank) if np.isfinite(windows[i][1] - windows[i][0])]
     if not chosen:
         return None
-    steps = [walk_step(rank, rank.host, rank.operator_steps[i], windows[i]) for i in chosen]
+    steps = [walk_step(rank, host, rank.operator_steps[i], windows[i]) for i in chosen]
     forward = np.asarray(np.mean([s[0] for s in steps], axis=0), np.float64)
     backward = np.asarray(np.mean([s[1] for s in steps], axis=0), np.float64)
     none = np.zeros(len(forward))
@@ -209,7 +212,7 @@ def _account(rank: RankTrace, launches: _Launches, owners: _Owners, window: tupl
     clock = max(float(end[before].max()) if before.any() else -np.inf, window[0])
     if not np.isfinite(clock):
         clock = float(start[mine].min()) if mine.any() else 0.0
-    busy = _Union(start[moves], end[moves])
+    busy = Union(start[moves], end[moves])
     step, size = _Step(), {c.row: c.size_bytes or 0.0 for c in rank.collectives if c.kind == "all_reduce"}
     rows = np.flatnonzero(mine)
     for row in rows[np.lexsort((end[rows], start[rows]))].tolist():
@@ -227,7 +230,7 @@ def _account(rank: RankTrace, launches: _Launches, owners: _Owners, window: tupl
     return step
 
 
-class _Union:
+class Union:
     """Length of a union of intervals within a window."""
 
     def __init__(self, start: FloatArray, end: FloatArray) -> None:

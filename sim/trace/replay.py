@@ -61,7 +61,7 @@ class Replay:
     def to_json(self) -> dict[str, Any]:
         """Plain data; times in seconds, errors as fractions."""
         return {
-            "error": self.error,
+            "error": self.error if self.measured_step_s else None,
             "measured_step_s": self.measured_step_s,
             "replayed_step_s": self.replayed_step_s,
             "worst_error": self.worst_error,

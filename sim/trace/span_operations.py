@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.errors import InputError
 from sim.graph.execution import Cause
 from sim.trace.issues import Issues
 from sim.trace.model import COMMUNICATION, COMPUTE, RankTrace, collective_kind
@@ -100,20 +99,17 @@ def span_operations(ranks: list[RankTrace], issues: Issues) -> Operations:
     issues : Issues
         Where findings are counted.
 
-    Raises
-    ------
-    InputError
-        If none of them has times.
+    Without any times (execution traces, AICB's workloads) the operations are there and take none.
     """
     timed = [rank for rank in ranks if _seconds(rank) > 0]
-    if not timed:
-        raise InputError("trace", f"hold {SPAN_FORMATS[ranks[0].format]}", f"no times in {ranks[0].label}")
     issues.add("no_times", len(ranks) - len(timed))
-    ranks = timed
+    ranks = timed or ranks
     ops = Operations(rank_numbers([rank.rank for rank in ranks]), issues)
     for row, rank in enumerate(ranks):
         if rank.simai is not None:
             _simai(ops, row, rank.simai)
+        elif not len(rank.timeline):
+            _listed(ops, row, rank)
         else:
             _threads(ops, row, rank)
     issues.add("dependency_between_threads_unknown", sum(rank.format.endswith("timeline") for rank in ranks))
@@ -174,6 +170,19 @@ def _span(ops: Operations, row: int, rank: RankTrace, at: int, stream: str, star
     )  # fmt: skip
 
 
+def _listed(ops: Operations, row: int, rank: RankTrace) -> None:
+    """What a trace without times lists: forward operators in order, and collectives beside them."""
+    before = -1
+    for operator in rank.operators:
+        found = ops.add(row, "host", DEVICE, operator.name, 0.0, 0.0, cause=Cause.FORWARD)
+        ops.after(found, before)
+        before = found
+    for one in rank.collectives:
+        cause = _CAUSES.get(one.kind, Cause.GRADIENT_COMM)
+        ops.add(row, "communication", TRANSFER, one.kind, 0.0, 0.0, cause=cause, size=one.size_bytes or 0.0)
+        ops.issues.add("collective_without_time")
+
+
 def _simai(ops: Operations, row: int, table: SimaiTable) -> None:
     """Forward over the rows, then backward; gradients are reduced behind the computation."""
     clock, before, gradients = 0.0, -1, -1
@@ -219,10 +228,5 @@ def _simai(ops: Operations, row: int, table: SimaiTable) -> None:
     ops.marks.append(("step", row, begin, before, clock))
 
 
-#: Formats of spans alone -> what makes one playable.
-SPAN_FORMATS: dict[str, str] = {
-    "tensor-timeline": "events with times",
-    "chrome-timeline": "events with times",
-    "aicb-csv": "measured times (the column _elapsed_time); this is a workload that was not run",
-    "simai-text": "rows with compute times",
-}
+#: Formats of spans or lists alone.
+SPAN_FORMATS = ("tensor-timeline", "chrome-timeline", "aicb-csv", "simai-text", "pytorch-et")

@@ -13,10 +13,11 @@ from sim.graph.builder import GraphBuilder
 from sim.graph.execution import ExecutionGraph, IntArray, LinkTable, TaskKind
 from sim.trace.chakra_operations import chakra_operations
 from sim.trace.goal_operations import goal_operations
+from sim.trace.host_operations import has_host_spans, host_operations
 from sim.trace.issues import Issues
 from sim.trace.job_operations import job_operations
 from sim.trace.kineto_operations import kineto_operations
-from sim.trace.model import Trace
+from sim.trace.model import RankTrace, Trace
 from sim.trace.operations import TRANSFER, Operations
 from sim.trace.span_operations import SPAN_FORMATS, span_operations
 from sim.trace.tensors import join_tensors
@@ -60,19 +61,29 @@ def operations_of(trace: Trace) -> Operations:
     if spans:
         join_tensors(trace)
         return kineto_operations(spans, issues)
+    hosts = [rank for rank in trace.ranks if has_host_spans(rank)]
+    if hosts:
+        return host_operations(hosts, issues)
     chakra = [rank for rank in trace.ranks if rank.nodes and any(n.seconds for n in rank.nodes)]
     if chakra:
         return chakra_operations(chakra, issues)
     goal = [rank for rank in trace.ranks if rank.goal]
     if goal:
         return goal_operations(goal, issues)
-    alone = [rank for rank in trace.ranks if rank.format in SPAN_FORMATS]
+    alone = [rank for rank in trace.ranks if rank.format in SPAN_FORMATS and _lists_something(rank)]
     if alone:
         return span_operations(alone, issues)
-    formats = ", ".join(sorted({rank.format for rank in trace.ranks})) or "none"
+    formats = ", ".join(sorted({rank.format for rank in trace.ranks})) or "no events"
     raise InputError(
-        "trace", "hold device operations with times and launches (Kineto or an op table)", formats
+        "trace",
+        "hold operations: device spans, operators of the host, or nodes with durations",
+        formats,
+        hint="Give the Kineto trace of the rank, or the op table of the job.",
     )
+
+
+def _lists_something(rank: RankTrace) -> bool:
+    return bool(len(rank.timeline) or rank.operators or rank.collectives or rank.simai is not None)
 
 
 def to_graph(operations: Operations) -> Imported:

@@ -21,12 +21,14 @@ from sim.spec.workload import DType, Workload
 from sim.trace import operators as words
 from sim.trace.devices import catalogue_device
 from sim.trace.issues import Issues
+from sim.trace.job_workload import job_workload
 from sim.trace.join import join_execution_traces
-from sim.trace.layer_parts import layer_parts, surrogate_parts
+from sim.trace.layer_parts import layer_parts
 from sim.trace.layer_times import LayerTimes, layer_times
 from sim.trace.model import RankTrace, Trace
 from sim.trace.operators import Operator
 from sim.trace.simai import simai_workload
+from sim.trace.timed_layers import kernel_operators, kernel_times, timed_groups
 from sim.trace.transformer_structure import Group, Structure, annotate, merge_attention
 
 _DTYPES: dict[str, DType] = {
@@ -66,11 +68,19 @@ class ImportedWorkload:
 def to_workload(
     trace: Trace, *, name: str, batch: int | None = None, device: Device | None = None
 ) -> Workload:
-    """The workload alone, also of SimAI's text; see :func:`import_workload`."""
-    table = trace.simai
-    if table is not None:
-        return simai_workload(table, name)[0]
+    """The workload alone, of any trace that has one; see :func:`import_workload`."""
+    stated = stated_workload(trace, name)
+    if stated is not None:
+        return stated[0]
     return import_workload(trace, name=name, batch=batch, device=device).workload
+
+
+def stated_workload(trace: Trace, name: str) -> tuple[Workload, dict[str, Any], Issues] | None:
+    """Workload, strategy and findings of files that describe a whole job: SimAI's text, op tables."""
+    if trace.simai is not None:
+        return simai_workload(trace.simai, name)
+    rank = next((rank for rank in trace.ranks if rank.job is not None), None)
+    return None if rank is None else job_workload(rank, name)
 
 
 def import_workload(
@@ -103,17 +113,25 @@ def import_workload(
     """
     join_execution_traces(trace)
     rank, times = _choose(trace)
-    found = device or catalogue_device(rank.device, rank.device_memory)
     issues = Issues()
-    issues.add("device_not_in_catalogue", int(times is not None and found is None))
-    if any(_weighted(operator) for operator in rank.operators):
+    found = device or catalogue_device(rank.device, rank.device_memory)
+    if times is not None and not len(rank.timeline) and device is None:
+        found = None  # the host's speed says nothing about the device
+        issues.add("host_times")
+    issues.add("device_not_in_catalogue", int(bool(times and len(rank.timeline)) and found is None))
+    if times is None or any(_weighted(operator) for operator in rank.operators):
         built = _Shaped(rank, times, batch)
         groups, structure, samples = built.groups, built.structure, built.samples
     else:
-        assert times is not None
         issues.add("shapes_unknown")
+        issues.add("gradients_unknown", int(not times.gradient_bytes.sum()))
+        issues.add("batch_unknown", int(batch is None))
         samples, structure = batch or 1, None
-        groups = surrogate_groups(rank, times, found, samples)
+        operators = rank.operators
+        if len(operators) != len(times.forward_s):
+            issues.add("kernels_as_layers")
+            operators = kernel_operators(rank)
+        groups = timed_groups(operators, times, found, samples)
     workload = _workload(rank, groups, structure, times, found, name, samples)
     return ImportedWorkload(workload, rank, times, found, issues)
 
@@ -121,8 +139,20 @@ def import_workload(
 #: What a format lacks for a workload, and what to give instead.
 _LACKING = {
     "": (
-        "hold forward operators with their shapes, or with kernels and the sizes of gradient all-reduces",
-        "Record with record_shapes=True, or give the execution trace too.",
+        "hold operators with their shapes, or compute kernels with times",
+        "Record a Kineto trace with record_shapes=True, or give the execution trace of the rank too.",
+    ),
+    "chrome-timeline": (
+        "say which spans compute, and what; a timeline of unknown origin does not",
+        "Give a Kineto trace of a rank.",
+    ),
+    "goal": (
+        "hold layers; a schedule has computation and messages without their meaning",
+        "Give a Kineto trace of a rank.",
+    ),
+    "clusterloom": (
+        "be a measured trace; this is a simulated timeline",
+        "Use the workload that was simulated.",
     ),
     "tensor-timeline": (
         "hold compute times of layers and sizes of gradients; a tensor timeline has neither",
@@ -144,9 +174,16 @@ def _choose(trace: Trace) -> tuple[RankTrace, LayerTimes | None]:
             return rank, times
     if shaped:
         return shaped[0], None
+    timed = [(rank, times) for rank in trace.ranks if (times := layer_times(rank)) is not None]
+    sending = [found for found in timed if found[1].gradient_bytes.sum() > 0]
+    if sending or timed:
+        return (sending or timed)[0]
     for rank in trace.ranks:
-        times = layer_times(rank)
-        if times is not None and times.gradient_bytes.sum() > 0:
+        if any(operator.inputs for operator in rank.operators):
+            return rank, None
+    for rank in trace.ranks:
+        times = kernel_times(rank)
+        if times is not None:
             return rank, times
     formats = sorted({r.format for r in trace.ranks})
     must, hint = _LACKING.get(formats[0] if len(formats) == 1 else "", _LACKING[""])
@@ -160,7 +197,7 @@ class _Shaped:
         operators = rank.operators
         found = one_pass(operators)
         # What comes before the first weights prepares the batch or the buffers, not the activations.
-        first = next(i for i, o in enumerate(found) if _weighted(o))
+        first = next((i for i, o in enumerate(found) if _weighted(o)), 0)
         self.operators = found[first:]
         self.passes = _passes(operators, found)
         self.per_pass = batch or _batch(self.operators)
@@ -287,53 +324,6 @@ def _share(parts: dict[str, Any], operator: Operator, seen: set[int]) -> None:
     seen |= storages
 
 
-def surrogate_groups(rank: RankTrace, times: LayerTimes, device: Device | None, samples: int) -> list[Group]:
-    """Groups of operators without shapes: their times, and the gradients sent during their backward pass.
-
-    A bucket's bytes belong to the operators with weights whose backward ran since the bucket before it; they
-    share them by backward time.
-    """
-    elements = _gradients(rank.operators, times)
-    groups: list[Group] = []
-    pending = np.zeros(5)
-    columns = (times.forward_s, times.backward_s, times.forward_host_s, times.backward_host_s)
-    for index, operator in enumerate(rank.operators):
-        mine = np.array([float(column[index]) for column in columns] + [float(elements[index])])
-        mine[2:4] = np.maximum(mine[2:4], mine[:2])
-        pending = pending + mine
-        weighted = operator.name in words.CONVOLUTION | words.PRODUCT | words.EMBEDDING
-        if not weighted and groups:
-            groups[-1].parts["_sums"] += mine
-            groups[-1].members.append(index)
-            pending = np.zeros(5)
-        elif weighted:
-            label = f"{operator.name.removeprefix('aten::')} {index}"
-            groups.append(Group({"name": label, "_word": operator.name, "_sums": pending}, [index]))
-            pending = np.zeros(5)
-    for number, group in enumerate(groups):
-        group.block = number
-        group.parts = surrogate_parts(group.parts, device, samples)
-    return groups
-
-
-def _gradients(operators: Sequence[Operator], times: LayerTimes) -> np.ndarray:
-    """fp32 elements of the gradients of each operator with weights."""
-    weighted = np.array([o.name in words.CONVOLUTION | words.PRODUCT | words.EMBEDDING for o in operators])
-    elements = np.zeros(len(operators))
-    bucket: list[int] = []
-    for index in range(len(operators) - 1, -1, -1):  # backward goes from the last to the first
-        if weighted[index]:
-            bucket.append(index)
-        sent = float(times.gradient_bytes[index])
-        if sent and bucket:
-            share = times.backward_s[bucket] + 1e-12
-            elements[bucket] += sent / 4 * share / share.sum()
-            bucket = []
-        elif sent:
-            elements[index] += sent / 4
-    return elements
-
-
 def _workload(
     rank: RankTrace,
     groups: list[Group],
@@ -346,11 +336,13 @@ def _workload(
     layers = tuple(Layer(block=group.block, **group.parts) for group in groups)
     kinds = {layer.kind for layer in layers}
     family = "cnn" if "conv" in kinds else ("transformer" if structure is not None else "mlp")
-    first = next((o for o in rank.operators if _weighted(o)), rank.operators[0])
+    first = next((o for o in rank.operators if _weighted(o)), None)
     how = "from its shapes" if times is None else f"with times of {rank.device or 'an unnamed device'}"
     extra: dict[str, Any] = {}
     if times is not None:
         extra = {"optimizer_time": times.update_s, "step_overhead": times.rest_s}
+        if not any(layer.parameters for layer in layers):  # nothing that an update could be a part of
+            extra = {"optimizer_time": 0.0, "step_overhead": times.update_s + times.rest_s}
         if device is not None:
             extra["measured_on"] = device
     if structure is not None:
@@ -361,7 +353,7 @@ def _workload(
         source="imported trace",
         layers=layers,
         family=family,
-        dtype=_DTYPES.get(first.dtype.lower(), "fp32"),
+        dtype="fp32" if first is None else _DTYPES.get(first.dtype.lower(), "fp32"),
         optimizer=rank.optimizer or "momentum",
         batch_per_device=samples,
         **extra,

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from sim.cli.main import main
-from sim.errors import InputError
 from sim.trace.operations import Operations
 from sim.trace.read import read
 from sim.trace.replay import replay
@@ -80,11 +79,16 @@ def test_a_measured_aicb_log_plays_in_order(tmp_path: Path) -> None:
     )
 
 
-def test_an_aicb_workload_that_was_not_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="_elapsed_time"):
-        job(tmp_path, AICB.replace(",2.0", ",").replace(",3.0", ","), "workload.csv")
+def test_an_aicb_workload_that_was_not_run_takes_no_time_and_says_so(tmp_path: Path) -> None:
+    ops = job(tmp_path, AICB.replace(",2.0", ",").replace(",3.0", ","), "workload.csv")
+    result, _ = replay(ops)
+    assert [(row["type"], row["count"], row["work_s"]) for row in result.kinds] == [
+        ("forward", 1, 0.0), ("all_reduce", 1, 0.0)]  # fmt: skip
+    assert ops.issues.counts["no_times"] == 1
+    assert result.to_json()["error"] is None
     both = [tmp_path / "workload.csv", write(tmp_path, AICB, "log.csv")]
-    assert operations_of(read(both, host=True)).issues.counts["no_times"] == 1
+    timed = operations_of(read(both, host=True))
+    assert (timed.issues.counts["no_times"], sum(timed.work)) == (1, pytest.approx(5e-3))
 
 
 def test_simai_text_plays_its_compute_and_a_cluster_adds_collectives(

@@ -231,14 +231,24 @@ def _tar_members(label: str, stream: BinaryIO, issues: Issues, depth: int) -> It
         issues.add("truncated_container")
 
 
+#: What zipfile raises on archives that are damaged, encrypted or of an unknown kind.
+_ZIP_DAMAGE = (*_DAMAGE, ValueError, OSError, RuntimeError, NotImplementedError, EOFError, OverflowError)
+
+
 def _zip_members(label: str, stream: BinaryIO, issues: Issues, depth: int) -> Iterator[Member]:
     try:
-        with zipfile.ZipFile(io.BytesIO(stream.read())) as archive:
-            for entry in archive.infolist():
-                if entry.is_dir() or _skipped(entry.filename, issues):
-                    continue
-                name = f"{label} > {entry.filename.split('/')[-1]}"
-                with archive.open(entry) as content:
-                    yield from _unwrap(name, cast(BinaryIO, content), None, issues, depth + 1)
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+        archive = zipfile.ZipFile(io.BytesIO(stream.read()))
+    except _ZIP_DAMAGE as error:
         raise InputError("file", "be a readable zip archive", f"{label} ({type(error).__name__})") from None
+    with archive:
+        for entry in archive.infolist():
+            if entry.is_dir() or _skipped(entry.filename, issues):
+                continue
+            try:
+                content = archive.open(entry)
+            except _ZIP_DAMAGE:
+                issues.add("corrupt_container")
+                continue
+            with content:
+                name = f"{label} > {entry.filename.split('/')[-1]}"
+                yield from _unwrap(name, cast(BinaryIO, content), None, issues, depth + 1)
