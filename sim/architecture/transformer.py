@@ -9,7 +9,8 @@ block in 16-bit, of which tensor parallelism divides 24 sbh + 5 as^2 b. With gro
 without dropout the same list of tensors is counted with its real sizes. Dropout masks are one byte, half an
 element. Element-wise kernels are fused as in Megatron-LM (bias + GELU, bias + dropout + addition, scale +
 mask + softmax) or, with ``fused_kernels: false``, separate as in eager PyTorch: then norms also cast to fp32
-and back, heads are transposed by copies, and scaling and masking pass over the scores.
+and back (an RMS norm is a chain of kernels in fp32), heads are transposed by copies, rotary embedding is a
+chain, too, and scaling and masking pass over the scores.
 """
 
 from __future__ import annotations
@@ -35,6 +36,17 @@ CROSS_ENTROPY_FORWARD, CROSS_ENTROPY_BACKWARD = 7.0, 11.0
 loss gradient (2 + 2), log-softmax (2 + 2 + 2) and cast (reads shared, 1): PyTorch's separate kernels."""
 FUSED_LOSS_FORWARD, FUSED_LOSS_BACKWARD = 2.0, 2.0
 """The same with one kernel each way, on 16-bit logits: maximum and sum in two readings; gradient in place."""
+LOGIT_CAST = 3.0
+"""Cast of a logit to fp32, or of its gradient back: read and write, in 16-bit units."""
+CHAIN_NORM_FORWARD, CHAIN_NORM_BACKWARD = 18.0, 34.0
+"""16-bit units an RMS norm of separate PyTorch kernels moves per element. Forward: cast to fp32 (1 + 2),
+square (2 + 2), mean (2), scaling (2 + 2), cast back (2 + 1), weight (1 + 1); backward: weight (2), its
+gradient (4), cast (3), scaling (4 + 8), square (4 + 6), cast back (3)."""
+CAST_NORM_FORWARD, CAST_NORM_BACKWARD = 6.0, 8.0
+"""The same with one kernel on a copy in fp32: cast (1 + 2), norm (2 + 1); norm (1 + 2 + 2), cast (2 + 1)."""
+CHAIN_ROTARY, FUSED_ROTARY = 10.0, 2.0
+"""Elements moved per rotated element: halves negated (1) and joined (2), two products (2 + 2), their sum (3);
+one kernel in place."""
 
 
 class TransformerShape(Spec):
@@ -61,6 +73,10 @@ class TransformerShape(Spec):
         True, description="element-wise kernels fused as in Megatron-LM; else separate, as in eager PyTorch"
     )
     fused_loss: bool = Field(False, description="cross-entropy in one kernel each way, on 16-bit logits")
+    fp32_logits: bool = Field(False, description="a fused loss reads logits that were cast to fp32 before it")
+    fp32_norm: bool = Field(
+        False, description="fused norms read a copy of their input that was cast to fp32 before them"
+    )
     embedding_norm: bool = Field(False, description="norm after the embedding (BERT)")
     head: Literal["lm", "mlm"] = Field(
         "lm", description="language model on every token, or masked tokens only"
@@ -115,13 +131,20 @@ class Parts:
 
     @cached_property
     def norm_op(self) -> MemoryBound:
-        """Norm: read, write; backward reads gradient and input, writes one; unfused twice, for casts."""
-        casts = 1 if self.shape.fused_kernels else 2
+        """Norm: read, write; backward reads gradient and input, writes one; more if it is not one kernel."""
+        shape = self.shape
+        forward, backward, launches = 2.0, 3.0, 1
+        if not shape.fused_kernels:
+            forward, backward, launches = 4.0, 6.0, 3
+            if shape.norm == "rmsnorm":
+                forward, backward, launches = CHAIN_NORM_FORWARD, CHAIN_NORM_BACKWARD, 8
+        elif shape.fp32_norm:
+            forward, backward, launches = CAST_NORM_FORWARD, CAST_NORM_BACKWARD, 2
         return MemoryBound(
-            elements=2 * casts * self.activation,
-            backward_elements=3 * casts * self.activation,
+            elements=forward * self.activation,
+            backward_elements=backward * self.activation,
             split="sequence",
-            launches=1 if self.shape.fused_kernels else 3,
+            launches=launches,
         )
 
     @cached_property
@@ -166,8 +189,12 @@ class Parts:
                 3, MemoryBound(elements=4 * scores, backward_elements=2 * scores, split="tensor", launches=2)
             )
         if shape.max_positions is None:
-            rotated = 2.0 * tokens * (query + key)
-            ops.insert(2, MemoryBound(elements=rotated, backward_elements=rotated, split="tensor"))
+            rotated = (FUSED_ROTARY if shape.fused_kernels else CHAIN_ROTARY) * tokens * (query + key)
+            launches = 1 if shape.fused_kernels else 10
+            rotation = MemoryBound(
+                elements=rotated, backward_elements=rotated, split="tensor", launches=launches
+            )
+            ops.insert(2, rotation)
         return tuple(ops)
 
     def attention_layer(self, block: int) -> Layer:
@@ -293,9 +320,10 @@ class Parts:
 
     def cross_entropy(self, logits: float) -> MemoryBound:
         """Loss over ``logits`` elements."""
-        fused = self.shape.fused_loss
-        forward = FUSED_LOSS_FORWARD if fused else CROSS_ENTROPY_FORWARD
-        backward = FUSED_LOSS_BACKWARD if fused else CROSS_ENTROPY_BACKWARD
+        fused, width = self.shape.fused_loss, 2 if self.shape.fp32_logits else 1
+        casts = LOGIT_CAST if self.shape.fp32_logits else 0.0
+        forward = width * FUSED_LOSS_FORWARD + casts if fused else CROSS_ENTROPY_FORWARD
+        backward = width * FUSED_LOSS_BACKWARD + casts if fused else CROSS_ENTROPY_BACKWARD
         return MemoryBound(elements=forward * logits, backward_elements=backward * logits, split="tensor")
 
     def _lm_head(self) -> Layer:

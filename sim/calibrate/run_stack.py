@@ -23,7 +23,7 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
 
 _ONCE, _AGAIN, _BACK, _CORE = range(4)
-"""Sets of kernels: forward, forward with recomputation, backward, the core that selective one runs again."""
+"""Sets of kernels: forward, forward with recomputation, backward, the parts of layers that run again."""
 
 
 class Stack:
@@ -89,7 +89,8 @@ class Stack:
                 k.entry_op, weights=shape.again[k.entry_layer], minlength=k.num_operations
             ).astype(float)[k.owner]
             forward = k.phase == FORWARD
-            core = once * forward * k.selective[k.owner] * shape.selective
+            core = np.bincount(k.entry_op, weights=shape.part, minlength=k.num_operations)
+            core = core.astype(float)[k.owner] * forward
             parts.append([once * forward, again * forward, once * ~forward, core])
         return [np.concatenate(part) for part in zip(*parts, strict=True)]
 

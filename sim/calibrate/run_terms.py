@@ -36,7 +36,8 @@ class Shape:
         Collectives launched in each direction of a layer.
     again : float[L]
         Times a layer's forward is run in a step's pass: 2 with full recomputation, 1 without.
-    selective : bool
+    recompute : str
+        Recomputation policy.
     """
 
     kernels: Kernels
@@ -47,7 +48,7 @@ class Shape:
     micro_batch: float
     exchanges: FloatArray
     again: FloatArray
-    selective: bool
+    recompute: str
     slowest_of: int
 
     def seconds(self, calibration: Calibration) -> float:
@@ -57,7 +58,16 @@ class Shape:
         slowdown = slowest_device(self.slowest_of, variation)
         costs = evaluate(self.kernels, self.dims, rates, self.micro_batch, self.exchanges, slowdown)
         total = float((costs.forward_s * self.again + costs.backward_s).sum())
-        return total + (float(costs.recompute_selective_s.sum()) if self.selective else 0.0)
+        parts = {"selective": costs.recompute_selective_s, "alternate": costs.recompute_alternate_s}
+        return total + (float(parts[self.recompute].sum()) if self.recompute in parts else 0.0)
+
+    @property
+    def part(self) -> FloatArray:
+        """Share of each entry's forward that policies which look at single operations run again; float[E]."""
+        if self.recompute == "alternate":
+            return self.kernels.alternate
+        mine = self.kernels.selective[self.kernels.entry_op] * float(self.recompute == "selective")
+        return np.asarray(mine, dtype=float)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,10 +98,13 @@ class Term:
 
     def other(self, calibration: Calibration) -> float:
         """Optimiser and fixed overhead."""
-        optimizer = str(self.run.params["optimizer"])
-        device, dtype = self.shape.device, self.shape.dtype
         update = optimizer_time(
-            self.updated, optimizer=optimizer, device=device, dtype=dtype, calibration=calibration
+            self.updated,
+            optimizer=str(self.run.params["optimizer"]),
+            device=self.shape.device,
+            dtype=self.shape.dtype,
+            calibration=calibration,
+            gradient_bytes=self.run.workload().gradient_bytes,
         )
         return update + step_overhead(calibration)
 
@@ -170,6 +183,6 @@ def _shape(run: Run) -> Shape:
         micro_batch=micro_batch,
         exchanges=np.array([float(layer.tensor_all_reduce and strategy.tp > 1) for layer in layers]),
         again=1.0 + recomputed * (strategy.recompute == "full"),
-        selective=strategy.recompute == "selective",
+        recompute=strategy.recompute,
         slowest_of=_devices(run),
     )

@@ -37,7 +37,7 @@ class Bucketing:
                 for expert in self.plan.parameter_kinds
                 for bucket in self._fused(virtual, dense, expert=expert)
             ]
-            found = partitioned(fused, self.strategy.partition_size, self.plan.element_bytes)
+            found = partitioned(fused, self.strategy.partition_size, self.plan.encoding.element_bytes)
             for layer in reversed(chunk):
                 if factored[layer]:
                     elements = self.plan.local_elements(layer)
@@ -88,14 +88,14 @@ class Bucketing:
                 tensors,
                 bucket_bytes=capacity,
                 first_bucket_bytes=capacity if first is None else first,
-                element_bytes=self.plan.element_bytes,
+                element_bytes=self.plan.encoding.element_bytes,
                 expert=expert,
             )
         ready, startup, per_byte = self._ready_in_backward(virtual), 0.0, 0.0
         if self.strategy.fusion == "merge_plan":
             startup, per_byte = self.exchange_line(expert=expert)
         in_order = [
-            ReadyTensor(layer, sizes[at], sizes[at] * self.plan.element_bytes, ready[layer], at)
+            ReadyTensor(layer, sizes[at], sizes[at] * self.plan.encoding.element_bytes, ready[layer], at)
             for layer, sizes in zip(reversed(chunk), reversed(tensors), strict=True)
             for at in reversed(range(len(sizes)))
         ]

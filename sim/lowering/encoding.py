@@ -31,7 +31,7 @@ class Encoding:
         self.plan = plan
         self.compressor = compressor_of(plan.strategy)
         self.options = options_of(plan.strategy)
-        self.element_bytes = plan.element_bytes
+        self.element_bytes = plan.workload.gradient_bytes
         self._contents: dict[Bucket, Content] = {}
         self._shapes: dict[tuple[int, bool], tuple[Tensor, ...]] = {}
 

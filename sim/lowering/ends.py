@@ -11,6 +11,13 @@ def extend(into: Ends, more: Ends) -> None:
         into.setdefault(index, []).extend(tasks)
 
 
+def joined(first: Ends, second: Ends) -> Ends:
+    """Both sets of ends, each task once; the classes are those of ``first``."""
+    if not second:
+        return first
+    return {c: [*tasks, *(t for t in second.get(c, ()) if t not in tasks)] for c, tasks in first.items()}
+
+
 def same_shape(a: Ends, b: Ends) -> bool:
     """Whether two sets of ends have the same shape."""
     return a.keys() == b.keys() and all(len(a[index]) == len(b[index]) for index in a)

@@ -94,8 +94,8 @@ class Exchange:
             return 0.0
         content, compressor = plan.encoding.content(bucket), plan.encoding.compressor
         decodes, encodes = requantise_passes(algorithm, ranks)
-        work = compressor.decode(content, plan.element_bytes, plan.encoding.options).times(decodes)
-        work += compressor.encode(content, plan.element_bytes, plan.encoding.options).times(encodes)
+        work = compressor.decode(content, plan.encoding.element_bytes, plan.encoding.options).times(decodes)
+        work += compressor.encode(content, plan.encoding.element_bytes, plan.encoding.options).times(encodes)
         return max(work_seconds(work, device, plan.calibration) for device in plan.worker_devices)
 
 
@@ -106,7 +106,7 @@ def encoding_seconds(plan: Plan, bucket: Bucket, device: Device) -> float:
     return encode_seconds(
         plan.encoding.compressor,
         plan.encoding.content(bucket),
-        plan.element_bytes,
+        plan.encoding.element_bytes,
         plan.encoding.options,
         device,
         plan.calibration,
@@ -118,6 +118,6 @@ def decoding_seconds(plan: Plan, bucket: Bucket, device: Device, pieces: int = 1
     if plan.strategy.compression_engine == "nic":
         return 0.0
     work = plan.encoding.compressor.decode(
-        plan.encoding.content(bucket), plan.element_bytes, plan.encoding.options, pieces
+        plan.encoding.content(bucket), plan.encoding.element_bytes, plan.encoding.options, pieces
     )
     return work_seconds(work, device, plan.calibration)

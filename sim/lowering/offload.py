@@ -36,18 +36,19 @@ def request_families(plan: Plan) -> None:
 def update(emitter: Emitter, stage: int, step: int, elements: float, after: Ends) -> Ends:
     """Update ``elements`` parameters of each rank of a stage in the memory of its host."""
     plan, classes = emitter.plan, emitter.stage_classes[stage]
-    size, seconds = elements * plan.element_bytes, processor_seconds(plan, elements)
+    seconds = processor_seconds(plan, elements)
+    down_bytes, up_bytes = elements * plan.workload.gradient_bytes, elements * plan.element_bytes
     if plan.strategy.offload_target == "nvme":  # states are read and written beside the update
         seconds = max(seconds, disk_seconds(plan, elements))
     out: Ends = {index: list(tasks) for index, tasks in after.items()}
     for index in classes:
         row = emitter.device_row[index]
-        down = _move(emitter, "offload", index, size, after.get(index, []), step)
+        down = _move(emitter, "offload", index, down_bytes, after.get(index, []), step)
         stream = emitter.builder.stream(row, "processors")
         task = emitter.builder.compute(
             row, seconds, "optimizer.host", Cause.OPTIMIZER, after=[down], streams=(stream,), step=step
         )
-        out[index] = [_move(emitter, "reload", index, size, [task], step)]
+        out[index] = [_move(emitter, "reload", index, up_bytes, [task], step)]
     return out
 
 
@@ -83,7 +84,8 @@ def processor_seconds(plan: Plan, elements: float) -> float:
 
     bandwidth, sharing = _slowest(plan, attained)
     element = plan.element_bytes
-    traffic = OPTIMIZER_TRAFFIC[plan.workload.optimizer] + element + (element if element < 4 else 0.0)
+    copy = element if element < 4 else 0.0
+    traffic = OPTIMIZER_TRAFFIC[plan.workload.optimizer] + plan.workload.gradient_bytes + copy
     return elements * traffic * sharing / bandwidth
 
 

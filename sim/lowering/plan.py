@@ -6,7 +6,7 @@ ranks into classes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,7 +24,7 @@ from sim.lowering.library import LibraryTimes, achievable
 from sim.lowering.stages import split_layers
 from sim.lowering.tables import table_elements, touched_elements, without_tables
 from sim.lowering.traffic import Traffic, reduction_rate, step_latency
-from sim.models.compute import LayerCosts, Measurement, chain_cost
+from sim.models.compute import LayerCosts, Measurement, accumulation_bytes, accumulation_time, chain_cost
 from sim.models.data_path import Checkpoint, DataPath, checkpoint, data_path
 from sim.models.memory import (
     activation_elements,
@@ -126,7 +126,7 @@ class Plan(Traffic):
 
     @cached_property
     def element_bytes(self) -> float:
-        """Bytes of an activation, a parameter or a gradient; 8-bit training keeps these in 16 bits."""
+        """Bytes of an activation or a parameter; 8-bit training keeps these in 16 bits."""
         return kept_bytes(self.workload.dtype)
 
     @cached_property
@@ -419,8 +419,8 @@ class Plan(Traffic):
         return factors
 
     def layer_costs(self, device: Device) -> LayerCosts:
-        """Compute times of all layers for one micro-batch on one device."""
-        return chain_cost(
+        """Compute times of all layers for one micro-batch on one device, adding up gradients included."""
+        costs = chain_cost(
             self.workload.layers,
             device=device,
             dtype=self.workload.dtype,
@@ -434,6 +434,24 @@ class Plan(Traffic):
             slowest_of=self.layout.num_ranks if self.strategy.synchronization in ("bsp", "delayed") else 1,
             measured=self._measurement(device),
         )
+        added = self._accumulation(device)
+        if not added.any():
+            return costs
+        return replace(costs, backward_weight_s=costs.backward_weight_s + added)
+
+    def _accumulation(self, device: Device) -> npt.NDArray[np.float64]:
+        """Seconds of a micro-batch in which each layer's gradients are added up; measured times hold them."""
+        sharding = self.strategy.sharding
+        sharded = sharding == 3 or (sharding == 2 and self.strategy.pp == 1)
+        each = accumulation_bytes(self.workload, micro_batches=self.micro_batches, sharded=sharded)
+        if not each:
+            return np.zeros(len(self.workload.layers))
+        elements = [
+            0.0 if layer.measured else local_parameters(layer, self.strategy)
+            for layer in self.workload.layers
+        ]
+        second = accumulation_time(1.0, each, device=device, calibration=self.calibration)
+        return np.array(elements) * second * self.strategy.replicas_per_device
 
     def _measurement(self, device: Device) -> Measurement:
         """Where the layers' measured times hold: on every device if the workload does not say."""

@@ -17,10 +17,11 @@ from sim.graph.execution import Cause
 from sim.lowering.activations import ActivationCode, CodedExchange
 from sim.lowering.context import context_lowering, is_split
 from sim.lowering.emitter import Emitter
-from sim.lowering.ends import pack, same_shape, unpack
+from sim.lowering.ends import joined, pack, same_shape, unpack
 from sim.lowering.halo import Halo
 from sim.lowering.parked import ParkedActivations
 from sim.lowering.state.base import StateLowering
+from sim.lowering.tensor_overlap import TensorOverlap
 from sim.models.schedules import Action, Kind, Slot
 from sim.spec.layer import Gemm, Layer
 
@@ -75,6 +76,7 @@ class StepLowering:
         self.schedule = self.plan.schedule
         self.layers = self.plan.workload.layers
         self.bytes = self.plan.element_bytes
+        self.cut = TensorOverlap(self.strategy, self._tensor)
         self.code = ActivationCode(emitter)
         self.virtual = len(self.plan.chunks)
         self.blocks: dict[tuple[object, ...], tuple[Block, list[int]]] = {}
@@ -294,8 +296,12 @@ class StepLowering:
     ) -> Generator[None, None, Ends]:
         layer, classes = self.layers[index], self.emitter.stage_classes[stage]
         name = f"{layer.name}.{'forward' if cause is Cause.FORWARD else 'recompute'}"
+        beside: Ends = {}
         if self.strategy.sequence_parallel:
-            ends = self._tensor("all_gather", stage, self.shared_input[index], layer, m, ends)
+            ends, beside = self.cut.begin("all_gather", stage, self.shared_input[index], layer, m, ends)
+        if layer.tensor_all_reduce:
+            scattered = self.cut.rest(self._reduction, stage, layer.output_elements, layer, m, ends)
+            beside = joined(scattered, beside) if scattered else beside
         if layer.expert_elements:
             ends = self._expert(stage, layer, m, ends, "dispatch")
             yield
@@ -315,8 +321,10 @@ class StepLowering:
         if layer.expert_elements:
             yield
             ends = self._expert(stage, layer, m, ends, "combine")
+        ends = joined(ends, beside)
         if layer.tensor_all_reduce:
-            ends = self._tensor(self._reduction, stage, layer.output_elements, layer, m, ends)
+            shown = self.cut.shown(layer.output_elements, layer)
+            ends = self._tensor(self._reduction, stage, shown, layer, m, ends)
         if self._hands_out(index):
             ends = self._held("all_to_all", stage, layer.output_elements, layer, m, ends)
         return ends
@@ -379,11 +387,16 @@ class StepLowering:
         if self.strategy.recompute == "selective":
             repeated = {c: costs[c].recompute_selective_s for c in classes}
             ends = self._recompute_core(stage, index, repeated, ends, options)
-        gathers, shared = self.strategy.sequence_parallel, self.shared_input[index]
+        elif self.strategy.recompute == "alternate":
+            runs = {c: float(costs[c].recompute_alternate_s[index]) for c in classes}
+            ends = self.emitter.compute(
+                classes, runs, f"{layer.name}.recompute", Cause.RECOMPUTE, ends, **options
+            )
+        gathers, shared, beside = self.strategy.sequence_parallel, self.shared_input[index], Ends()
         if gathers and layer.tensor_all_reduce:
             if not split:  # behind them, in the same stream, a norm is computed first
                 ends = {c: [*ends[c], *(task for task in before[c] if task not in ends[c])] for c in classes}
-            ends = self._tensor("all_gather", stage, layer.output_elements, layer, m, ends)
+            ends, beside = self.cut.begin("all_gather", stage, layer.output_elements, layer, m, ends)
         if layer.expert_elements:
             ends = self._expert(stage, layer, m, ends, "combine.backward")
             yield
@@ -397,13 +410,14 @@ class StepLowering:
         name = f"{layer.name}.backward"
         if split:
             ends = self.emitter.compute(classes, inputs, f"{name}.input", Cause.BACKWARD, ends, **options)
-            computed = ends
+            computed = ends = joined(ends, beside)
             ends = self._expert(stage, layer, m, ends, "dispatch.backward")
             return self._tensor(self._reduction, stage, shared, layer, m, ends), computed
         held = index in self.plan.held
         if not (self.strategy.tp > 1 and shared) and not layer.expert_elements and not held:
             both = {c: inputs[c] + weights[c] for c in classes}
-            done = ends = self.emitter.compute(classes, both, name, Cause.BACKWARD, ends, **options)
+            ends = self.emitter.compute(classes, both, name, Cause.BACKWARD, ends, **options)
+            done = ends = joined(ends, beside)
             if self.halo and index:  # nobody needs the gradient of an image
                 ends = self.halo.exchange(stage, index, "halo.backward", ends, **options)
             return ends, done
@@ -411,6 +425,7 @@ class StepLowering:
         if gathers:  # only a shard of the input was kept; it is gathered again beside the input gradients
             again = self._tensor("all_gather", stage, shared, layer, m, ends)
         ends = self.emitter.compute(classes, inputs, f"{name}.input", Cause.BACKWARD, ends, **options)
+        ends = joined(ends, beside)
         before_weights = {c: [*ends[c], *again[c]] for c in classes} if gathers else ends
         if layer.expert_elements:
             yield

@@ -41,8 +41,9 @@ class LayerCost:
 
     ``backward_input_s`` holds everything the backward pass needs before the previous layer can go on:
     input gradients of products, attention and memory-bound operations. ``backward_weight_s`` holds the
-    weight gradients, which a schedule may defer. ``recompute_selective_s`` runs the attention core again;
-    ``attention_forward_s`` and ``attention_backward_s`` are the core's part of the two passes.
+    weight gradients, which a schedule may defer. ``recompute_selective_s`` runs the attention core again,
+    ``recompute_alternate_s`` all but attention and every second product; ``attention_forward_s`` and
+    ``attention_backward_s`` are the core's part of the two passes.
     ``forward_flops`` are those of this device, two per multiply-add.
     """
 
@@ -50,6 +51,7 @@ class LayerCost:
     backward_input_s: float
     backward_weight_s: float
     recompute_selective_s: float
+    recompute_alternate_s: float
     attention_forward_s: float
     attention_backward_s: float
     forward_flops: float
@@ -69,6 +71,7 @@ class LayerCosts:
     backward_input_s: FloatArray
     backward_weight_s: FloatArray
     recompute_selective_s: FloatArray
+    recompute_alternate_s: FloatArray
     attention_forward_s: FloatArray
     attention_backward_s: FloatArray
     forward_flops: FloatArray
@@ -88,6 +91,7 @@ class LayerCosts:
             float(self.backward_input_s[index]),
             float(self.backward_weight_s[index]),
             float(self.recompute_selective_s[index]),
+            float(self.recompute_alternate_s[index]),
             float(self.attention_forward_s[index]),
             float(self.attention_backward_s[index]),
             float(self.forward_flops[index]),
@@ -278,6 +282,7 @@ def evaluate(
     )
     cores = [_to_operations(kernels, times, phase) for phase in (FORWARD, BACKWARD_INPUT)]
     selective = _to_layers(kernels, kernels.selective * cores[0])
+    alternate = _to_layers(kernels, cores[0], kernels.alternate)
     attend, attend_back = (_to_layers(kernels, kernels.attention * core) for core in cores)
     flops = _to_layers(kernels, kernels.flops * micro_batch / _flop_division(kernels, dims, micro_batch))
     costs = LayerCosts(
@@ -285,6 +290,7 @@ def evaluate(
         backward_input_s=backward_input,
         backward_weight_s=backward_weight,
         recompute_selective_s=selective,
+        recompute_alternate_s=alternate,
         attention_forward_s=attend,
         attention_backward_s=attend_back,
         forward_flops=flops,
@@ -319,10 +325,11 @@ def _to_operations(kernels: Kernels, values: FloatArray, phase: int) -> FloatArr
     return sums.astype(float)
 
 
-def _to_layers(kernels: Kernels, values: FloatArray) -> FloatArray:
+def _to_layers(kernels: Kernels, values: FloatArray, shares: FloatArray | float = 1.0) -> FloatArray:
     if not len(values):
         return np.zeros(kernels.num_layers)
-    sums = np.bincount(kernels.entry_layer, weights=values[kernels.entry_op], minlength=kernels.num_layers)
+    weights = values[kernels.entry_op] * shares
+    sums = np.bincount(kernels.entry_layer, weights=weights, minlength=kernels.num_layers)
     return sums.astype(float)
 
 
@@ -363,23 +370,63 @@ state (4 + 4); LAMB also writes its update, reads it twice for the norms and rea
 
 
 def optimizer_time(
-    num_parameters: float, *, optimizer: str, device: Device, dtype: str, calibration: Calibration
+    num_parameters: float,
+    *,
+    optimizer: str,
+    device: Device,
+    dtype: str,
+    calibration: Calibration,
+    gradient_bytes: float | None = None,
 ) -> float:
     """Time of one optimiser step over ``num_parameters`` local parameters, in seconds.
 
-    Memory-bound: fp32 weights and states, the gradient (read, then zeroed) and, in mixed precision, the
-    compute copy of the weight, over the attainable bandwidth. The framework's fixed ``step_overhead`` is
-    not included; see :func:`step_overhead`.
+    Memory-bound: fp32 weights and states, the gradient (read, then zeroed; of ``gradient_bytes`` an element,
+    by default as wide as the compute copy) and, in mixed precision, the compute copy of the weight, over the
+    attainable bandwidth. The framework's fixed ``step_overhead`` is not included; see
+    :func:`step_overhead`.
     """
     if optimizer not in OPTIMIZER_TRAFFIC:
         known = ", ".join(OPTIMIZER_TRAFFIC)
         raise InputError("workload.optimizer", f"be one of {known}", got=optimizer)
     element = kept_bytes(dtype)
     copy = element if element < 4 else 0.0
-    traffic = OPTIMIZER_TRAFFIC[optimizer] + 2 * element + copy
+    gradient = element if gradient_bytes is None else gradient_bytes
+    traffic = OPTIMIZER_TRAFFIC[optimizer] + 2 * gradient + copy
     efficiency = calibration.value("framework", "default", "optimizer_bandwidth_efficiency")
     latency = calibration.value("device", device.name, "kernel_latency")
     return num_parameters * traffic / (device.memory_bandwidth * efficiency) + latency
+
+
+def accumulation_bytes(workload: Workload, *, micro_batches: int, sharded: bool) -> float:
+    """Bytes that a device moves per parameter and micro-batch to add up gradients, on average over a step.
+
+    Autograd hands the first gradient over, casting it where sums are wider, and adds each further one in a
+    pass of its own: the new gradient and the sum are read, the sum is written (PyTorch's AccumulateGrad).
+    Fused, the product reads and writes the sum instead of writing a gradient (Megatron-LM,
+    ``gradient_accumulation_fusion``). Gradients that are ``sharded`` after every micro-batch are only cast
+    whole; what is added up is a shard, too little to count.
+    """
+    new, total = kept_bytes(workload.dtype), workload.gradient_bytes
+    cast = new + total if total > new else 0.0
+    if sharded:
+        return cast
+    if workload.fused_accumulation:
+        return 2 * total - new if micro_batches > 1 or total > new else 0.0
+    return (cast + (micro_batches - 1) * (new + 2 * total)) / micro_batches
+
+
+def accumulation_time(
+    num_parameters: float, each: float, *, device: Device, calibration: Calibration
+) -> float:
+    """Seconds to move ``each`` bytes for each of ``num_parameters`` gradients; see ``accumulation_traffic``.
+
+    A calibration without that parameter leaves the addition out.
+    """
+    if not calibration.has("framework", "default", "accumulation_traffic"):
+        return 0.0
+    traffic = each * calibration.value("framework", "default", "accumulation_traffic")
+    efficiency = calibration.value("device", device.name, "memory_efficiency")
+    return num_parameters * traffic / (device.memory_bandwidth * efficiency)
 
 
 def step_overhead(calibration: Calibration) -> float:

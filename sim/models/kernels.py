@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sim.models.checkpointing import alternate_shares
 from sim.spec.layer import Attention, Convolution, Embedding, Gemm, Layer, Measured, MemoryBound, Op
 
 FloatArray = npt.NDArray[np.float64]
@@ -85,6 +86,8 @@ class Kernels:
         Which unique operation each layer runs.
     attention, selective : bool[U]
         Unique operations that are attention cores; those that selective recomputation runs again (unfused).
+    alternate : float[E]
+        Share of each entry's forward that the ``alternate`` policy runs again.
     flops : float[U]
         Forward floating-point operations per sample, two per multiply-add, unsharded.
     num_layers : int
@@ -105,6 +108,7 @@ class Kernels:
     entry_op: IntArray
     attention: npt.NDArray[np.bool_]
     selective: npt.NDArray[np.bool_]
+    alternate: FloatArray
     flops: FloatArray
     num_layers: int
 
@@ -157,6 +161,7 @@ def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
         entry_op=table[:, 1],
         attention=np.array([isinstance(op, Attention) for op in operations], dtype=bool),
         selective=np.array([isinstance(op, Attention) and not op.flash for op in operations], dtype=bool),
+        alternate=np.array([share for shares in alternate_shares(layers) for share in shares], dtype=float),
         flops=np.array([operation_flops(op) for op in operations], dtype=float),
         num_layers=len(layers),
     )

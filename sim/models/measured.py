@@ -57,9 +57,10 @@ def replace_measured(
     ratio = np.where(known, now[:, rows] / np.where(known, reference[:, rows], 1.0), plain)
     found = np.maximum(measured * ratio, floor)
     columns = [costs.forward_s, costs.backward_input_s, costs.backward_weight_s]
-    selective = costs.recompute_selective_s.copy()
+    again = [costs.recompute_selective_s.copy(), costs.recompute_alternate_s.copy()]
     modelled = np.maximum(costs.forward_s[rows], 1e-30)
-    selective[rows] *= np.minimum(found[0] / modelled, found[0] / np.maximum(selective[rows], 1e-30))
+    for part in again:
+        part[rows] *= np.minimum(found[0] / modelled, found[0] / np.maximum(part[rows], 1e-30))
     filled = []
     for column, values in zip(columns, found, strict=True):
         fresh = column.copy()
@@ -70,7 +71,8 @@ def replace_measured(
         forward_s=filled[0],
         backward_input_s=filled[1],
         backward_weight_s=filled[2],
-        recompute_selective_s=selective,
+        recompute_selective_s=again[0],
+        recompute_alternate_s=again[1],
     )
     for array in vars(result).values():
         array.flags.writeable = False

@@ -1,7 +1,8 @@
 """Memory of one device, by component, strategy and pipeline position.
 
-States. Per parameter, in mixed precision: a 16-bit weight and gradient (2 + 2 bytes) and, as optimiser
-state, the fp32 master weight and the moments (Adam: 4 + 4 + 4); in fp32 the weight is its own master copy.
+States. Per parameter, in mixed precision: a 16-bit weight and gradient (2 + 2 bytes, or 2 + 4 where gradients
+are kept in fp32) and, as optimiser state, the fp32 master weight and the moments (Adam: 4 + 4 + 4); in fp32
+the weight is its own master copy.
 ZeRO divides by the data-parallel degree the optimiser states (1), also the gradients (2), also the weights
 (3) (Rajbhandari et al. 2020, arXiv:1910.02054, figure 1).
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sim.errors import InputError
+from sim.models.checkpointing import KEPT_KINDS, alternate_elements, alternate_shares
 from sim.models.schedules import SCHEDULES, peak
 from sim.spec.calibration import Calibration
 from sim.spec.layer import Attention, Gemm, Layer
@@ -65,9 +67,24 @@ def activation_elements(layers: Sequence[Layer], strategy: Strategy) -> tuple[fl
     if strategy.recompute == "full":
         kept = sum(_block_input(block) for block in _blocks(layers))
         kept /= strategy.cp * (strategy.tp if strategy.sequence_parallel else 1)
+    elif strategy.recompute == "alternate":
+        kept = _alternate_elements(layers, strategy)
     else:
         kept = sum(stored_elements(layer, strategy) for layer in layers)
     return kept, sum(stored_elements(layer, strategy, recompute="selective") for layer in layers)
+
+
+def _alternate_elements(layers: Sequence[Layer], strategy: Strategy) -> float:
+    """What ``alternate`` recomputation keeps: inputs of blocks, and the outputs that do not run again."""
+    degree = strategy.tp if strategy.sequence_parallel else 1
+    kept = sum(_block_input(block) for block in _blocks(layers)) / degree
+    for layer, shares in zip(layers, alternate_shares(layers), strict=True):
+        if layer.kind in KEPT_KINDS:
+            kept += stored_elements(layer, strategy, recompute="none") * strategy.cp
+            continue
+        divided, whole = alternate_elements(layer, shares)
+        kept += divided / strategy.tp + whole / degree
+    return kept / strategy.cp
 
 
 def _block_input(block: Sequence[Layer]) -> float:
@@ -214,7 +231,7 @@ def _states(
     copies = (1 + strategy.delay) / (dp if level >= 2 else 1)
     return {
         "weights": parameters * element / (dp if level >= 3 else 1),
-        "gradients": parameters * element * (copies + residual),
+        "gradients": parameters * workload.gradient_bytes * (copies + residual),
         "optimizer": parameters * state / (dp if level >= 1 else 1),
     }
 
@@ -264,7 +281,7 @@ def _activations(
 
     if strategy.offload_activations:  # those of the layer at hand, and of the one that comes or goes
         return 2 * per_element * max((stored(layer, "none") for layer in layers), default=0.0)
-    if strategy.recompute != "full":
+    if strategy.recompute not in ("full", "alternate"):
         again = [layer for layer in layers if layer.kind in strategy.recompute_layers]
         most = max((stored(layer, "all") for layer in again), default=0.0)
         return per_element * (held * sum(stored(layer, strategy.recompute) for layer in layers) + most)
@@ -339,7 +356,7 @@ def _buffers(
     num_micro_batches: int,
 ) -> float:
     """Communication buffers, and the gradients of activations while backward passes through a layer."""
-    element = kept_bytes(workload.dtype)
+    element, gradient = kept_bytes(workload.dtype), workload.gradient_bytes
     largest = max(
         (layer.input_elements + (0.0 if layer.kind == "head" else layer.output_elements) for layer in layers),
         default=0.0,
@@ -350,17 +367,18 @@ def _buffers(
         # Weights of the block in use and of those gathered ahead, and one unsharded gradient of a block.
         sizes = [sum(local_parameters(layer, strategy) for layer in block) for block in _blocks(layers)]
         if not strategy.reshard_after_forward:  # all gathered at the end of forward, and one gradient
-            return transient + (sum(sizes) + max(sizes, default=0.0)) * element * (dp > 1)
-        communication = max(sizes, default=0.0) * element * (2 + strategy.prefetch if dp > 1 else 0)
+            return transient + (sum(sizes) * element + max(sizes, default=0.0) * gradient) * (dp > 1)
+        whole = element * (1 + strategy.prefetch) + gradient
+        communication = max(sizes, default=0.0) * whole if dp > 1 else 0.0
     elif strategy.sharding == 2:
         communication = 2 * strategy.bucket_size if dp > 1 else 0.0
         if num_micro_batches > 1 and strategy.pp > 1:
             # Accumulating over a pipeline's micro-batches keeps the unsharded sum until the last backward.
-            communication += parameters * element * (1 - 1 / dp)
+            communication += parameters * gradient * (1 - 1 / dp)
     elif strategy.sharding == 1:
         # Gradients lie in one contiguous buffer and are reduced where they are (Megatron, DeepSpeed).
-        communication = 2 * min(strategy.bucket_size, parameters * element) if dp > 1 else 0.0
+        communication = 2 * min(strategy.bucket_size, parameters * gradient) if dp > 1 else 0.0
     elif dp > 1 or strategy.has_servers:
         # PyTorch DDP copies gradients into buckets; the buckets together are as large as the gradients.
-        communication = parameters * element
+        communication = parameters * gradient
     return transient + communication

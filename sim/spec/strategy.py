@@ -19,7 +19,8 @@ PeerGraph = Annotated[str, Names("sim.taxonomy.topologies:GRAPHS")]
 StatePlacement = Annotated[str, _STATES]
 CollectiveAlgorithm = Annotated[str, Names("sim.taxonomy.collectives:COLLECTIVES", ("auto",))]
 Schedule = Annotated[str, Names("sim.taxonomy.schedules:SCHEDULES")]
-Recompute = Literal["none", "selective", "full"]
+ShardReduction = Literal["reduce_scatter", "all_reduce"]
+Recompute = Literal["none", "selective", "alternate", "full"]
 SufficientFactors = Literal["never", "cheaper", "always"]
 SparseEmbeddings = Literal["never", "gather", "servers"]
 ActivationExchange = Literal["never", "cheaper", "always"]
@@ -103,6 +104,13 @@ class Strategy(Spec):
     sequence_parallel: bool = Field(
         False, description="Megatron sequence parallelism: all-reduce becomes reduce-scatter + all-gather"
     )
+    overlap_tensor: bool = Field(
+        False,
+        description=(
+            "tensor parallel gathers and scatters run in tp pieces beside the products they feed or follow "
+            "(asynchronous tensor parallelism, userbuffers), with sequence_parallel (D8)"
+        ),
+    )
     token_slices: int = Field(
         1,
         ge=1,
@@ -151,6 +159,13 @@ class Strategy(Spec):
     )
     shard_ranks: int | None = Field(
         None, ge=1, description="ranks that share one copy of sharded state; all dp x cp if absent (D2)"
+    )
+    shard_reduction: ShardReduction = Field(
+        "reduce_scatter",
+        description=(
+            "ZeRO-1: how gradients reach the owners of their shards, summed for them alone or, with an "
+            "all_reduce, for everybody (D2)"
+        ),
     )
     reshard_after_forward: bool = Field(
         True, description="ZeRO-3: free gathered parameters after forward and gather them again for backward"

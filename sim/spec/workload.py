@@ -30,6 +30,15 @@ class Workload(CatalogSpec):
     dtype: DType = Field(
         "fp32", description="compute precision; 16- and 8-bit imply mixed precision with fp32 master weights"
     )
+    fp32_gradients: bool = Field(
+        False, description="16-bit training keeps, sums and exchanges gradients in fp32"
+    )
+    fused_accumulation: bool = Field(
+        False,
+        description=(
+            "products that compute weight gradients add them to those of earlier micro-batches as they go"
+        ),
+    )
     optimizer: Optimizer = Field("momentum", description="update rule, and the states it keeps")
     global_batch_size: int | None = Field(
         None, ge=1, le=10**12, description="samples of a step, whatever the cluster"
@@ -79,6 +88,11 @@ class Workload(CatalogSpec):
     hidden: int | None = Field(None, ge=1, description="elements of a token")
     vocabulary: int | None = Field(None, ge=1, description="rows of the token embedding")
     num_experts: int | None = Field(None, ge=1, description="experts of a layer, for the ep rules")
+
+    @property
+    def gradient_bytes(self) -> float:
+        """Bytes of a gradient element between backward and update."""
+        return 4.0 if self.fp32_gradients else kept_bytes(self.dtype)
 
     @property
     def num_parameters(self) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sim.validate.boards import board_key
 from sim.validate.rows import Row
@@ -45,6 +46,16 @@ class Framework:
         Whether tensor parallelism also divides the sequence.
     recompute : str
         Policy if the row has none.
+    fp32_gradients : str
+        Regular expression for the precisions in which gradients are kept and exchanged in fp32.
+    fused_accumulation : bool
+        Weight gradients are added up by the products that compute them.
+    fp32_norm, fp32_logits : bool
+        Fused norms, a fused cross-entropy read copies cast to fp32.
+    shard_reduction : str
+        How ZeRO-1 sums gradients.
+    pipelined_state : str
+        Where state lies if the row says ``zero3`` and stages follow each other; as the row says if empty.
     optimizer : str
         Optimiser of its language models.
     source : str
@@ -63,6 +74,12 @@ class Framework:
     sequence_parallel: bool = False
     recompute: str = "none"
     optimizer: str = "adam"
+    fp32_gradients: str = "(?!)"
+    fused_accumulation: bool = False
+    fp32_norm: bool = False
+    fp32_logits: bool = False
+    shard_reduction: str = "reduce_scatter"
+    pipelined_state: str = ""
     source: str = ""
 
 
@@ -71,79 +88,104 @@ _MEGATRON_CORE = (
     r"transformer.?engine|mlperf.*nemo"
 )
 """Megatron-Core by its own name, NeMo since 24.01 (which builds on it), AMD's Primus, NVIDIA's recipes."""
+_AMP = r"amp|mixed|fp16(?! *pure)|bf16"
+"""Automatic mixed precision: parameters and their gradients stay in fp32."""
 
 FRAMEWORKS: tuple[Framework, ...] = (
     Framework(
         "megatron-core-graphs", r"container (26\.0[6-9]|26\.1|2[7-9])", flash=True, fused=True,
         fused_loss=True, blocks_per_chunk=1, bucket=160 * MEBIBYTE, state="zero1", sequence_parallel=True,
-        recompute="selective",
+        recompute="selective", fused_accumulation=True,
         source="as megatron-core; NVIDIA's containers from 26.06 launch most kernels from CUDA graphs",
     ),
     Framework(
         "megatron-core", _MEGATRON_CORE, flash=True, fused=True,
         fused_loss=True, blocks_per_chunk=1, bucket=160 * MEBIBYTE, state="zero1", sequence_parallel=True,
-        recompute="selective",
+        recompute="selective", fused_accumulation=True,
         source="Megatron-Core arguments: --use-distributed-optimizer, --overlap-grad-reduce; 40M elements; "
-        "NeMo's performance recipes: cross_entropy_loss_fusion, chunks of one block",
+        "gradient_accumulation_fusion; NeMo's performance recipes: cross_entropy_loss_fusion, chunks of one "
+        "block, grad_sync_dtype=bf16; Megatron-Bridge's: grad_reduce_in_fp32 = False",
     ),
     Framework(
-        "nemo-megatron", r"nemo", flash=False, fused=True, blocks_per_chunk=1, bucket=100 * MEBIBYTE,
-        state="zero1", sequence_parallel=False, recompute="selective",
-        source="NeMo-Framework-Launcher conf/training/gpt3: distributed_fused_adam, overlap_grad_sync",
+        "nemo-megatron", r"nemo", flash=False, fused=True, blocks_per_chunk=1, bucket=400 * MEBIBYTE,
+        state="zero1", sequence_parallel=False, recompute="selective", fp32_gradients="bf16|fp8",
+        fused_accumulation=True,
+        source="NeMo-Framework-Launcher conf/training/gpt3/5b.yaml: distributed_fused_adam, "
+        "overlap_grad_sync, overlap_param_sync, bucket_cap_mb 400, gradient_accumulation_fusion; NeMo's "
+        "MegatronDistributedFusedAdam: grad_sync_dtype is fp32 by default",
     ),
     Framework(
         "megatron-deepspeed", r"megatron.*deepspeed|deepspeed.*megatron|gpt-?neox|bigscience", fused=True,
-        overlap=False, bucket=500 * MEBIBYTE, recompute="full",
-        source="Megatron-DeepSpeed: gradients in one contiguous buffer, reduced at the end of the step",
+        overlap=False, bucket=500 * MEBIBYTE, recompute="full", fp32_gradients="bf16",
+        source="Megatron-DeepSpeed: gradients in one contiguous buffer, reduced at the end of the step; "
+        "DeepSpeed's BF16_Optimizer accumulates in fp32",
     ),
     Framework(
         "deepspeed", r"deepspeed|zero\+\+|zero-?[123]\b", fused=True, bucket=1e9, recompute="full",
         optimizer="adamw",
-        source="DeepSpeed configuration: reduce_bucket_size 5e8 elements, overlap_comm; fused kernels",
+        source="DeepSpeed configuration: reduce_bucket_size 5e8 elements, overlap_comm; fused kernels; "
+        "communication_data_type as the model's",
     ),
     Framework(
         "megascale", r"megascale", flash=True, fused=True, fused_loss=True, blocks_per_chunk=1,
         bucket=160 * MEBIBYTE, state="zero2", sequence_parallel=True, recompute="selective",
+        fused_accumulation=True,
         source="Jiang et al. 2024, arXiv:2402.15627, section 3: ZeRO-2, FlashAttention-2, fused kernels",
     ),
     Framework(
         "megatron-lm", r"megatron", fused=True, overlap=False, bucket=500 * MEBIBYTE, recompute="full",
-        source="Megatron-LM of 2020-21: gradients reduced after the last backward",
+        fp32_gradients="bf16",
+        source="Megatron-LM of 2020-21: gradients reduced after the last backward, in the model's fp16; "
+        "accumulate_allreduce_grads_in_fp32 with bf16",
     ),
     Framework(
         "llm-foundry", r"foundry|composer|mosaic", flash=True, fused_loss=True, state="zero3",
-        optimizer="adamw",
-        source="llm-foundry yamls/pretrain: attn_impl flash, fused_crossentropy, FSDP, decoupled_adamw",
+        optimizer="adamw", fp32_gradients=".",
+        source="llm-foundry yamls/pretrain: attn_impl flash, fused_crossentropy, FSDP, decoupled_adamw; "
+        "Composer's get_mixed_precision: DEFAULT reduces in fp32, PURE in the compute type",
     ),
     Framework(
         "torchtitan", r"titan", flash=True, fused=True, fused_loss=True, state="zero3",
-        sequence_parallel=True, recompute="selective", optimizer="adamw",
-        source="torchtitan train_configs/llama3_*.toml: FSDP2, compile, op-level checkpointing",
+        sequence_parallel=True, recompute="alternate", optimizer="adamw", fp32_gradients=".",
+        pipelined_state="zero1",
+        source="torchtitan train_configs/llama3_*.toml: FSDP2, mixed_precision_reduce float32, compile (fp8 "
+        "needs it), selective checkpointing by op; with stages parameters stay gathered and gradients are "
+        "reduced in the last backward only (parallelize_llama.py; torch/distributed/pipelining/stage.py)",
     ),
     Framework(
-        "internevo", r"intern", flash=True, fused=True, fused_loss=True, state="zero1",
-        bucket=512 * MEBIBYTE, optimizer="adamw",
-        source="InternEvo configs/7B_sft.py: hybrid zero, overlap_sync_grad; cross-entropy of flash-attn",
+        "internevo", r"intern(evo|lm)|\bintern\b", flash=True, fused=True, fused_loss=True, state="zero1",
+        bucket=1024 * MEBIBYTE, optimizer="adamw", fp32_norm=True, fp32_logits=True,
+        shard_reduction="all_reduce",
+        source="InternEvo configs/7B_sft.py: reduce_bucket_size 512 Mi elements, overlap_sync_grad, "
+        "use_flash_attn; hybrid_zero_optim.py: reduce_tensor without a destination in the model's type, "
+        "parameters broadcast in the zero1 group; modeling_internlm.py: norm(residual.float()); "
+        "NaiveAMPModel output_to_fp32; cross-entropy and rotary embedding of flash-attn",
     ),
     Framework(
-        "oneflow", r"oneflow", fused=True, fused_norm=True,
-        source="OneFlow 0.2: static graph, fused kernels, gradients exchanged as they become ready",
+        "oneflow", r"oneflow", fused=True, fused_norm=True, bucket=16 * MEBIBYTE, fp32_gradients=_AMP,
+        source="OneFlow-Benchmark: fuse_bn_relu, fuse_bn_add_relu, nccl_fusion_threshold_mb 16, "
+        "enable_auto_mixed_precision (variables in fp32)",
     ),
     Framework(
         "mxnet", r"mxnet", fused=True, fused_norm=True, bucket=64 * MEBIBYTE,
-        source="NGC MXNet: fused batch norm + ReLU; Horovod fusion threshold 64 MiB",
+        source="NGC MXNet: fused batch norm + ReLU; Horovod fusion threshold 64 MiB; optimizers with "
+        "multi_precision keep gradients in the model's type",
     ),
     Framework(
-        "paddle", r"paddle", fused_norm=False, fused=True, bucket=32 * MEBIBYTE,
-        source="PaddlePaddle 1.8: fuse_all_reduce_ops, fuse_bn_act_ops",
+        "paddle", r"paddle", fused_norm=False, fused=True, bucket=32 * MEBIBYTE, fp32_gradients=r"amp|mixed",
+        source="PaddlePaddle 1.8: fuse_all_reduce_ops (fuse_grad_size_in_MB 32), fuse_bn_act_ops; AMP's "
+        "gradients in fp32 unless fp16_allreduce, those of pure fp16 in fp16",
     ),
     Framework(
         "tensorflow-xla", r"(tensorflow|tf).*xla", fused=True, fused_norm=True, bucket=64 * MEBIBYTE,
+        fp32_gradients=_AMP,
         source="XLA fuses element-wise chains; Horovod fusion threshold 64 MiB",
     ),
     Framework(
         "tensorflow", r"tensorflow|\btf\b|^tf|ngc tf", fused_norm=True, bucket=64 * MEBIBYTE,
-        source="cuDNN's fused batch norm of TensorFlow; Horovod fusion threshold 64 MiB",
+        fp32_gradients=_AMP,
+        source="cuDNN's fused batch norm of TensorFlow; Horovod fusion threshold 64 MiB; the mixed-precision "
+        "graph rewrite keeps variables and their gradients in fp32",
     ),
     Framework(
         "colossal-ai", r"coloss", flash=True, fused=True, state="zero1", recompute="full", optimizer="adamw",
@@ -167,10 +209,14 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "intel-gaudi", r"gaudi|habana|synapse", flash=True, fused=True, state="zero1", optimizer="adamw",
         source="Optimum Habana: FusedSDPA, lazy graphs fuse element-wise kernels",
     ),
-    Framework("pytorch", r"torch|apex|fairseq|hugging", source="PyTorch DDP: 25 MiB buckets, eager kernels"),
+    Framework(
+        "pytorch", r"torch|apex|fairseq|hugging|accelerate|lightning", fp32_gradients=_AMP,
+        source="PyTorch DDP: 25 MiB buckets, eager kernels; autocast and apex O1 keep parameters and "
+        "gradients in fp32",
+    ),
 )  # fmt: skip
 
-DEFAULT = Framework("default", "", source="PyTorch's defaults")
+DEFAULT = Framework("default", "", fp32_gradients=_AMP, source="PyTorch's defaults")
 
 
 RECENT = (
@@ -183,11 +229,43 @@ SUCCESSORS = {"megatron-lm": "megatron-core", "nemo-megatron": "megatron-core"}
 
 
 def framework_of(row: Row) -> Framework:
-    """Defaults of the row's framework, in its version on recent devices; PyTorch's where it is unknown."""
+    """Defaults of the row's framework, in its version on recent devices; PyTorch's where it is unknown.
+
+    What a row says of its kernels (eager or compiled, fused attention, type of mixed precision) goes before.
+    """
     text = row.text("framework").lower()
     found = next((known for known in FRAMEWORKS if re.search(known.pattern, text)), DEFAULT)
-    if not (board_key(row.text("gpu")) or "").startswith(RECENT):
-        return found
-    key = SUCCESSORS.get(found.key, found.key)
-    later = next((known for known in FRAMEWORKS if known.key == key), found)
-    return replace(later, flash=True)
+    if (board_key(row.text("gpu")) or "").startswith(RECENT):
+        key = SUCCESSORS.get(found.key, found.key)
+        later = next((known for known in FRAMEWORKS if known.key == key), found)
+        found = replace(later, flash=True)
+    return replace(found, **_stated(row))
+
+
+_STATED: tuple[tuple[str, dict[str, bool | str]], ...] = (
+    (r"\beager\b", {"fused": False, "fused_loss": False}),
+    (r"torch\.?compile|\bcompiled?\b", {"fused": True, "fused_loss": True}),
+    (r"(no|without|w/o) flash|unfused attention|attn_impl=?:? *torch", {"flash": False}),
+    (r"(?<!no )(?<!without )(?<!w/o )flash[ -]?att", {"flash": True}),
+    (r"mp_mode=pure", {"fp32_gradients": "(?!)"}),
+)
+"""What a row says, and what it means for the defaults; sources: torchtitan's README, Composer's FSDP."""
+
+
+def _stated(row: Row) -> dict[str, Any]:
+    """Fields of the framework that the row itself states."""
+    text = " ".join(
+        row.text(name) for name in ("framework", "source_detail", "notes", "comm", "overlap")
+    ).lower()
+    return {
+        field: value
+        for pattern, given in _STATED
+        if re.search(pattern, text)
+        for field, value in given.items()
+    }
+
+
+def overlaps_tensor(row: Row) -> bool:
+    """Whether a row says that tensor parallel exchanges run beside products."""
+    text = f"{row.text('overlap')} {row.text('notes')} {row.text('comm')}".lower()
+    return bool(re.search(r"async[ -]?tp|\btp\b[^;]*overlap|tp_comm_overlap|userbuffer", text))

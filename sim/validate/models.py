@@ -141,6 +141,8 @@ def _transformer(row: Row, framework: Framework) -> tuple[str, Params, list[str]
         "flash": framework.flash,
         "fused_kernels": framework.fused,
         "fused_loss": framework.fused_loss,
+        "fp32_norm": framework.fp32_norm,
+        "fp32_logits": framework.fp32_logits,
     }
     if row.text("family") == "encoder_lm":
         params |= _encoder(row, sequence)

@@ -18,7 +18,8 @@ from sim.catalog import Catalog
 from sim.errors import ClusterloomError
 from sim.spec import Calibration, Cluster, Scenario, Strategy, Workload
 from sim.spec.layer import Layer
-from sim.validate.frameworks import Framework, framework_of
+from sim.spec.workload import kept_bytes
+from sim.validate.frameworks import Framework, framework_of, overlaps_tensor
 from sim.validate.hardware import Unsupported, build_cluster, gpu_count
 from sim.validate.models import WORDS_PER_SAMPLE, default_batch, model_of
 from sim.validate.named_models import Params
@@ -86,7 +87,7 @@ class Run:
         """
         params = {**self.params, **changes}
         shape = tuple(sorted((k, v) for k, v in params.items() if k not in _VARIED and v is not None))
-        varied = {name: params[name] for name in _VARIED}
+        varied = {name: params[name] for name in _VARIED if name in params}
         return _model(self.generator, shape).model_copy(update={**varied, "batch_per_device": None})
 
     @property
@@ -104,7 +105,7 @@ class Run:
         )
 
 
-_VARIED = ("name", "dtype", "optimizer", "global_batch_size")
+_VARIED = ("name", "dtype", "optimizer", "global_batch_size", "fp32_gradients", "fused_accumulation")
 """Parameters on which the layers do not depend."""
 
 
@@ -188,6 +189,7 @@ def load_run(row: Row, catalog: Catalog) -> Run:
         "optimizer": _optimizer(row, framework),
         "global_batch_size": batch,
     }
+    params |= _gradients(row, framework, str(params["dtype"]))
     return Run(
         row=row,
         generator=generator,
@@ -208,6 +210,21 @@ def _dtype(row: Row, assumed: list[str]) -> str:
             return dtype
     assumed.append("precision")
     return "bf16" if row.text("family").endswith("lm") else "fp32"
+
+
+_STATED_GRADIENTS = r"(?:grad|reduc)\w*[ _-]*(?:in|sync|dtype)?[ _=:-]*(fp32|float32|bf16|fp16)"
+
+
+def _gradients(row: Row, framework: Framework, dtype: str) -> dict[str, bool]:
+    """How gradients are kept; the text of the precision tells mixed from pure 16-bit training."""
+    if kept_bytes(dtype) >= 4:
+        return {"fp32_gradients": False, "fused_accumulation": framework.fused_accumulation}
+    text = row.text("precision").lower() or dtype
+    stated = re.search(
+        r"(grad\w*|reduc\w*)[ _-]*(in|sync|dtype)?[ _=:-]*(fp32|float32|bf16|fp16)", row.text("notes").lower()
+    )
+    wide = stated[3] in ("fp32", "float32") if stated else bool(re.search(framework.fp32_gradients, text))
+    return {"fp32_gradients": wide, "fused_accumulation": framework.fused_accumulation}
 
 
 def _degrees(row: Row) -> dict[str, int]:
@@ -258,18 +275,25 @@ def _strategy(
     recompute, overlap = _recompute(row, framework, assumed), framework.overlap
     if re.search(r"\bno\b.*overlap", row.text("overlap").lower()):
         overlap = False
+    replicas = degrees["dp"] * degrees["cp"]
+    state = _state(row, framework, assumed) if replicas > 1 else "replicated"
+    if state == "zero3" and degrees["pp"] > 1 and framework.pipelined_state:
+        state = framework.pipelined_state
+    sequence_parallel = degrees["tp"] > 1 and (folded or _sequence_parallel(row, framework, assumed))
     fields: dict[str, Any] = {
         **degrees,
         "micro_batch_size": micro_batch,
         "virtual_stages": chunks,
         "schedule": "interleaved" if chunks > 1 else "1f1b",
-        "sequence_parallel": degrees["tp"] > 1 and (folded or _sequence_parallel(row, framework, assumed)),
+        "sequence_parallel": sequence_parallel,
+        "overlap_tensor": sequence_parallel and overlaps_tensor(row),
         "recompute": recompute,
         "overlap": overlap,
         # More expert ranks than replicas: experts lie whole on tensor parallel ranks (Megatron-Bridge).
         "expert_tp": 1 if folded else None,
         "bucket_size": framework.bucket,
-        "state": _state(row, framework, assumed) if degrees["dp"] * degrees["cp"] > 1 else "replicated",
+        "state": state,
+        **_sharding(row, framework, state, degrees),
     }
     return Strategy(**(fields | _variable_update(row)))
 
@@ -321,8 +345,8 @@ def _sequence_parallel(row: Row, framework: Framework, assumed: list[str]) -> bo
 
 def _recompute(row: Row, framework: Framework, assumed: list[str]) -> str:
     text = row.text("recompute").lower()
-    if "(op)" in text:  # keeps every second product only, so nearly all of the forward runs again
-        return "full"
+    if "(op)" in text:
+        return "alternate"
     for policy in ("full", "selective", "none"):
         if text.startswith(policy):
             return policy
@@ -341,6 +365,22 @@ def _state(row: Row, framework: Framework, assumed: list[str]) -> str:
         return "zero3"
     assumed.append("shard")
     return framework.state
+
+
+def _sharding(row: Row, framework: Framework, state: str, degrees: dict[str, int]) -> dict[str, Any]:
+    """Ranks that share one copy of sharded state, and how ZeRO-1 sums gradients.
+
+    Groups are stated in GPUs ("zero1 within 8 GPUs") or as a host ("hybrid", "within a node").
+    """
+    fields: dict[str, Any] = {"shard_reduction": framework.shard_reduction} if state == "zero1" else {}
+    text, replicas = row.text("shard").lower(), degrees["dp"] * degrees["cp"]
+    stated = re.search(r"(?:within|group of|shard[_ ]?(?:size|group)[ =:]*) *(\d+)", text)
+    size = int(stated[1]) if stated else 0
+    if not stated and re.search(r"hybrid|hsdp|within (a|one|each|the)? ?(node|host)|mics", text):
+        size = (row.whole("gpus_per_node") or 8) // degrees["tp"]
+    if state.startswith("zero") and degrees["ep"] == 1 and 1 < size < replicas and replicas % size == 0:
+        fields["shard_ranks"] = size
+    return fields
 
 
 def _optimizer(row: Row, framework: Framework) -> str:

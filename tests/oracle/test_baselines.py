@@ -263,6 +263,6 @@ def test_the_ideal_calibration_covers_the_default(catalog: Catalog, perfect: Cal
     for section in ("device", "link", "library", "framework"):
         for key, parameters in getattr(default, section).items():
             for name in parameters:
-                zero = name.endswith(nothing) or name.startswith(("spread_", "exposed_"))
+                zero = name.endswith(nothing) or name.startswith(("spread_", "exposed_", "accumulation_"))
                 expected = 0.0 if zero else 1.0
                 assert perfect.value(section, key, name) == expected, (section, key, name)

@@ -35,6 +35,7 @@ SHARE = (RANKS - 1) / RANKS
     [
         ({"state": "replicated"}, (2 * SHARE, 0)),
         ({"state": "zero1"}, (SHARE, SHARE)),
+        ({"state": "zero1", "shard_reduction": "all_reduce"}, (2 * SHARE, SHARE)),
         ({"state": "zero2"}, (SHARE, SHARE)),
         ({"state": "zero3"}, (SHARE, 2 * SHARE)),
         ({"state": "zero3", "reshard_after_forward": False}, (SHARE, SHARE)),
@@ -60,6 +61,12 @@ def test_hybrid_sharding_sums_each_shard_over_its_copies_once(
     gathers = 2 * micro_batches if state == "zero3" else 1
     found = volumes(micro_batches, state=state, shard_ranks=size)
     assert found == pytest.approx((times * within + between, gathers * within))
+
+
+def test_gradients_summed_for_everybody_need_no_second_sum() -> None:
+    """InternEvo: an all-reduce over all replicas, gathers inside a group of 4."""
+    found = volumes(state="zero1", shard_ranks=4, shard_reduction="all_reduce")
+    assert found == pytest.approx((2 * SHARE, 3 / 4))
 
 
 def test_neighbours_share_and_their_peers_hold_copies() -> None:

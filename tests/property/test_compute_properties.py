@@ -127,7 +127,7 @@ def test_sharding_never_costs_state_memory(
         assert states() == pytest.approx(per_parameter * workload.num_parameters)
 
 
-@given(workloads, st.sampled_from(["none", "selective", "full"]), st.integers(1, 16))
+@given(workloads, st.sampled_from(["none", "selective", "alternate", "full"]), st.integers(1, 16))
 def test_activations_grow_with_the_batch(workload: Workload, recompute: str, batch: int) -> None:
     def activations(samples: int) -> float:
         return stage_memory(

@@ -94,7 +94,7 @@ VALUES: dict[str, list[Any]] = {
     "schedule": ["naive", "gpipe", "1f1b", "interleaved"],
     "virtual_stages": [1, 2],
     "sequence_parallel": [False, True],
-    "recompute": ["none", "selective", "full"],
+    "recompute": ["none", "selective", "alternate", "full"],
     "state": ["replicated", "zero1", "zero2", "zero3", "ps_dedicated", "ps_colocated"],
     "num_servers": [None, 2, 50],
     "synchronization": ["bsp", "ssp", "asp", "backup", "local"],

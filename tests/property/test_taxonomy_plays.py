@@ -46,7 +46,7 @@ PARALLEL: dict[str, list[Any]] = {
     "partition_size": [None, None, 4e6],
     "negotiation": ["none", "none", "coordinator"],
     "schedule": ["1f1b", "1f1b", "gpipe", "naive", "zb_h1", "chimera", "pipedream_async", "2bw"],
-    "recompute": ["none", "selective", "full"],
+    "recompute": ["none", "selective", "alternate", "full"],
     "overlap": [True, False],
     "compression": [
         "none",

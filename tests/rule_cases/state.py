@@ -43,6 +43,8 @@ REFUSED: list[Case] = [
             ("moving_rate", 0.1, "be absent unless update is elastic_average"),
             ("participation", 0.5, "be 1.0 unless synchronization is local on servers"),
             ("offload_target", "nvme", "be host unless offload_optimizer is true"),
+            ("overlap_tensor", True, "be False unless sequence_parallel is true"),
+            ("shard_reduction", "all_reduce", "be reduce_scatter unless state is zero1"),
             ("gather_bits", 8, "be absent unless state is zero3"),
             ("backward_shard_ranks", 4, "be absent unless state is zero3"),
         )

@@ -383,7 +383,8 @@ class StateLowering(ABC):
         for index in classes:
             device = self.plan.device_of_rank(int(self.plan.classes.representatives[index]))
             efficiency = calibration.value("device", device.name, "memory_efficiency")
-            size = elements * self.plan.element_bytes * traffic
+            element = self.plan.element_bytes if copied == "gather" else self.plan.workload.gradient_bytes
+            size = elements * element * traffic
             seconds[index] = size / (device.memory_bandwidth * efficiency)
         return self.emitter.compute(classes, seconds, name, Cause.OTHER, after, step=step)
 
@@ -420,6 +421,7 @@ class StateLowering(ABC):
                 device=device,
                 dtype=workload.dtype,
                 calibration=self.plan.calibration,
+                gradient_bytes=workload.gradient_bytes,
             )
         return self.emitter.compute(classes, seconds, "optimizer", Cause.OPTIMIZER, after, step=step)
 

@@ -78,6 +78,7 @@ class ShardedOptimizerState(ReplicatedState):
     the last. With ``overlap`` the gathers run beside the next step's forward, each before its first use
     (Megatron's overlap-param-gather); without, they end the step, and ZeRO-2's reductions hold up the next
     micro-batch. With ``shard_ranks`` the shards are summed over their copies after the last micro-batch.
+    ZeRO-1 may also all-reduce all gradients (``shard_reduction``); every copy of a shard is complete then.
     """
 
     exchange = "reduce_scatter"
@@ -89,9 +90,12 @@ class ShardedOptimizerState(ReplicatedState):
         super().request_families(plan)
         request_gathers(plan)
 
+    @override
     @classmethod
-    def _algorithm(cls, plan: Plan, size: float, expert: bool) -> str:
-        return shard_algorithm(plan)
+    def exchange_of(cls, plan: Plan) -> Exchange:
+        if plan.strategy.shard_reduction == "all_reduce":
+            return ReplicatedState.exchange_of(plan)
+        return scatter_exchange(plan)
 
     @override
     def repeats(self, kind: str, stage: int, virtual: int, micro_batch: int) -> bool:
@@ -108,7 +112,7 @@ class ShardedOptimizerState(ReplicatedState):
     @override
     def exchange_bucket(self, stage: int, bucket: Bucket, step: int, after: Ends, name: str) -> Ends:
         done = super().exchange_bucket(stage, bucket, step, after, name)
-        if not self.complete:
+        if not self.complete or self.strategy.shard_reduction == "all_reduce":
             return done
         return sum_replicas(self, stage, bucket.elements, bucket.expert, step, done)
 

@@ -111,6 +111,12 @@ TRAINING: tuple[Dimension, ...] = (
         (
             *(_setting(_STATE, name, each.description, *_fields(each)) for name, each in STATES.items()),
             Value(
+                "zero1+all_reduce",
+                "as zero1, but every rank receives the sum of all gradients (InternEvo, PyTorch's "
+                "ZeroRedundancyOptimizer)",
+                {_STATE: "zero1", "strategy.shard_reduction": "all_reduce"},
+            ),
+            Value(
                 "hybrid(k)",
                 "groups of k ranks hold a sharded copy each; shards are summed over the copies (HSDP, MiCS)",
                 fields=("strategy.shard_ranks",),
@@ -262,6 +268,12 @@ TRAINING: tuple[Dimension, ...] = (
             _setting(
                 "strategy.overlap", True, "as soon as its bucket is full, while backward goes on", name="wfbp"
             ),
+            _setting(
+                "strategy.overlap_tensor",
+                True,
+                "tensor parallel exchanges in pieces beside the products they feed or follow",
+                name="async_tp",
+            ),
             Value(
                 "double_buffer",
                 "beside the whole next step: gradients are applied one step late",
@@ -359,6 +371,11 @@ TRAINING: tuple[Dimension, ...] = (
         (
             _setting("strategy.recompute", "none", "all"),
             _setting("strategy.recompute", "selective", "all but the attention core's, computed again"),
+            _setting(
+                "strategy.recompute",
+                "alternate",
+                "outputs of attention and of every second matrix product (torchtitan's selective op)",
+            ),
             _setting("strategy.recompute", "full", "only the inputs of blocks; one more forward pass"),
             Value(
                 "layers(kinds)",

@@ -131,6 +131,15 @@ _owned(
     lambda c: c.strategy.offload_optimizer, {"strategy.offload_optimizer": True},
 )  # fmt: skip
 _owned(
+    "overlap_tensor", "tp sequence_parallel", "sequence_parallel is true",
+    "an all-reduce has no part that a product could begin with, as gathers and scatters have",
+    lambda c: c.strategy.sequence_parallel, {"strategy.sequence_parallel": True},
+)  # fmt: skip
+_owned(
+    "shard_reduction", "state", "state is zero1", "only ZeRO-1 has whole gradients to sum for everybody",
+    lambda c: c.strategy.sharding == 1, {"strategy.state": "zero1"},
+)  # fmt: skip
+_owned(
     "gather_bits", "state", "state is zero3", "only ZeRO-3 gathers parameters layer by layer",
     lambda c: c.strategy.state == "zero3", {"strategy.state": "zero3"},
 )  # fmt: skip
