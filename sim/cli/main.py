@@ -162,7 +162,10 @@ def _usage(error: Any, given: Sequence[str]) -> str:
     if (after or joined) and rule.startswith("Input should be "):
         rule = rule.removeprefix("Input should be ")
         return f"{options[0]}: must be {rule}. Got {(after + joined)[-1] or 'nothing'}."
-    return str(error.format_message())
+    text = str(error.format_message())
+    if "unexpected extra argument" in text and "--set" in given and "=" in text:
+        return f"{text}. Repeat --set before each FIELD=VALUE."
+    return text
 
 
 def _fail(message: str, code: int) -> int:

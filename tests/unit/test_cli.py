@@ -169,6 +169,7 @@ def test_broken_files_name_file_and_line(cli, text: str, part: str):
         (["--num-hosts=x"], "--num-hosts: must be a valid integer. Got x."),
         (["--strategy", ""], "strategy: must be the name of a known strategy"),
         (["--num-hosts"], "requires an argument"),
+        (["--set", "strategy.tp=2", "strategy.pp=2"], "Repeat --set before each FIELD=VALUE"),
     ],
 )
 def test_wrong_options_are_named_with_what_was_given(cli, option: list[str], said: str):
