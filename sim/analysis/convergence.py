@@ -83,6 +83,8 @@ def time_to_target(
     batch = updates.get("effective_batch_size")
     if batch is None or not samples_per_s:
         return {}, "the job does not say how many samples an update has"
+    if curve.staleness and updates.get("staleness_mean") is None:
+        return {}, "how stale updates are, which this job does not say"
     epochs, missing = epochs_to_target(
         curve,
         batch=float(batch),

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.analysis.timeline_from_run import Instances, expand
+from sim.engine.plan import stream_edges
 from sim.engine.record import RunRecord
 from sim.graph.execution import Cause, ExecutionGraph, TaskKind
 from sim.taxonomy.synchronizations import BARRIER_FREE
@@ -63,12 +64,40 @@ class Staleness:
 
 
 def pulls_of_updates(graph: ExecutionGraph) -> dict[int, list[tuple[int, int]]]:
-    """For every update task the pulls its gradients are based on: (pull task, iterations back)."""
+    """For every update task the pulls its gradients are based on: (pull task, iterations back).
+
+    A later micro-batch follows the one that waited for the pull on its device's stream only, so these orders
+    count as edges where the graph's own lead to no pull. Of several pulls the update's own device counts.
+    """
     updates = np.flatnonzero(graph.closes_update).tolist()
+    data = graph.predecessors.index, graph.predecessors.rows(), graph.predecessor_distance
+    found = _searched(graph, updates, *data)
+    lost = [update for update in updates if not found[update]]
+    if lost:
+        order = stream_edges(graph)
+        inner = order.distance == 0
+        found |= _searched(
+            graph, lost,
+            np.concatenate([data[0], order.source[inner]]),
+            np.concatenate([data[1], order.target[inner]]),
+            np.concatenate([data[2], order.distance[inner]]),
+        )  # fmt: skip
+    device = graph.device.tolist()
+    for update, pulls in found.items():
+        own = [pull for pull in pulls if device[pull[0]] == device[update]]
+        found[update] = own or pulls
+    return found
+
+
+def _searched(
+    graph: ExecutionGraph, updates: list[int], source: IntArray, target: IntArray, distance: IntArray
+) -> dict[int, list[tuple[int, int]]]:
+    order = np.argsort(target, kind="stable")
+    offsets = np.searchsorted(target[order], np.arange(graph.num_tasks + 1))
     search = _PullSearch(
-        graph.predecessors.offsets.tolist(),
-        graph.predecessors.index.tolist(),
-        graph.predecessor_distance.tolist(),
+        offsets.tolist(),
+        source[order].tolist(),
+        distance[order].tolist(),
         graph.opens_pull.tolist(),
         graph.closes_update.tolist(),
     )
@@ -122,7 +151,8 @@ def update_weights(graph: ExecutionGraph, pulls: dict[int, list[tuple[int, int]]
     for update, found in pulls.items():
         workers = {int(graph.device[task]) for task, _ in found if graph.device[task] >= 0}
         if len(workers) == 1:
-            weights[update] *= float(graph.devices.multiplicity[workers.pop()])
+            worker = workers.pop()
+            weights[update] *= float(graph.devices.multiplicity[worker]) / _parts(graph)[1][worker]
     return weights
 
 
@@ -135,14 +165,24 @@ def gradients_per_update(graph: ExecutionGraph) -> float:
 def _models(graph: ExecutionGraph) -> IntArray:
     """The part of the model each task's device holds: updates count against others of the same part only.
 
-    A server is a part of its own; workers hold the part of their pipeline stage.
+    A server is a part of its own; workers hold the part of their pipeline stage and tensor parallel rank.
     """
     if not len(graph.devices.name):
         return np.full(graph.num_tasks, -1, np.int64)
+    part = _parts(graph)[0]
+    return np.where(graph.device >= 0, part[np.maximum(graph.device, 0)], -1)
+
+
+def _parts(graph: ExecutionGraph) -> tuple[IntArray, IntArray]:
+    """Part of the model of every device row, and how many parts the ranks of the row hold together."""
     server = np.array([kind == "server" for kind in graph.devices.kind], bool)
     row = np.arange(len(graph.devices.name))
-    part = np.where(server, row, -1 - graph.devices.stage)
-    return np.where(graph.device >= 0, part[np.maximum(graph.device, 0)], -1)
+    shards, counts = graph.metadata.get("tensor_shards"), np.ones(len(row), np.int64)
+    shard = np.zeros(len(row), np.int64)
+    if isinstance(shards, list) and shards:
+        shard, counts = (np.array(column, np.int64) for column in zip(*shards, strict=True))
+    stages = int(graph.devices.stage.max(initial=0)) + 1
+    return np.where(server, row, -1 - graph.devices.stage - stages * shard), counts
 
 
 def updates_between(

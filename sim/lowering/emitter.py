@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
+import numpy as np
+
 from sim.graph.builder import Ends
 from sim.graph.execution import Cause
 from sim.lowering.plan import Plan
 from sim.lowering.scheduling import stream_rules
 from sim.lowering.transfers import TransferEmitter
 from sim.models.compute import LayerCosts
+from sim.taxonomy.synchronizations import BARRIER_FREE
 
 
 class Emitter(TransferEmitter):
@@ -62,6 +65,24 @@ class Emitter(TransferEmitter):
         endpoint = int(self.plan.classes.representatives[endpoint_class])
         ranks = self.plan.layout.num_ranks
         return int(self.plan.layout.coordinates["pp"][endpoint]) if endpoint < ranks else -1
+
+    def tensor_shards(self) -> list[tuple[int, int]]:
+        """By device row: tensor parallel rank of the representative, and different ones in its class.
+
+        Empty where no part of the model is updated at a pace of its own.
+        """
+        if self.plan.strategy.tp == 1 or self.plan.strategy.synchronization not in BARRIER_FREE:
+            return []
+        parts, ranks = self.plan.classes, self.plan.layout.num_ranks
+        shard = self.plan.layout.coordinates["tp"]
+        pairs = np.unique(np.column_stack([parts.endpoint_class[:ranks], shard]), axis=0)
+        different = np.bincount(pairs[:, 0], minlength=len(parts.representatives))
+        found = [(0, 1)] * len(self.device_row)
+        for index, row in self.device_row.items():
+            endpoint = int(parts.representatives[index])
+            if endpoint < ranks:
+                found[row] = int(shard[endpoint]), int(different[index])
+        return found
 
     def multiplicity(self, endpoint_class: int) -> int:
         """Ranks (or servers) that a class stands for."""

@@ -73,7 +73,11 @@ def lower_plan(plan: Plan) -> ExecutionGraph:
         communication_speed_under_compute=calibration.value(
             "library", library, "communication_speed_under_compute"
         ),
-        metadata={**_metadata(plan, state.steps_per_iteration), "collectives": emitter.collectives()},
+        metadata={
+            **_metadata(plan, state.steps_per_iteration),
+            "collectives": emitter.collectives(),
+            "tensor_shards": emitter.tensor_shards(),
+        },
     )
 
 

@@ -88,6 +88,11 @@ def test_a_rule_plays_wherever_it_is_valid_and_conserves_updates(rule: str) -> N
         graph, played = result.graph, result.run
         assert graph is not None
         assert result.step_time_s >= 0.03 * (1 - 1e-9)
+        worth = result.updates
+        assert worth["bytes_per_update_per_worker"] > 0
+        assert worth["samples_per_update"] >= worth["effective_batch_size"] >= 1
+        assert 0 <= worth["staleness_mean"] <= worth["staleness_max"]
+        assert sum(worth["staleness_histogram"].values()) == pytest.approx(1)
         # Nothing gets lost: every gradient that was computed is part of an update or counted as dropped.
         backward = (graph.kind == TaskKind.COMPUTE) & (graph.cause == Cause.BACKWARD)
         updates = graph.closes_update

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.convergence import epochs_to_target, interpolate
+from sim.analysis.convergence import epochs_to_target, interpolate, time_to_target
 from sim.analysis.simulate import simulate
 from sim.catalog import load_convergence
 from sim.errors import InputError
 from sim.spec.convergence import Convergence
+from tests.random_jobs import DENSE
 from tests.scenarios import even_workload, ideal, scenario, serving, serving_host
 
 WORKERS, PARAMETERS, BATCH = 8, 1e6, 2
@@ -36,6 +37,10 @@ def updates(**strategy: Any) -> dict[str, Any]:
         (SERVERS | {"synchronization": "asp"}, BATCH, 2 * BYTES, WORKERS - 1),
         (SERVERS | {"synchronization": "asp", "local_steps": 3}, 3 * BATCH, 2 * BYTES, WORKERS - 1),
         (SERVERS | {"synchronization": "soft_sync", "gradients_per_update": 2}, 2 * BATCH, 2 * BYTES, 3),
+        # Four replicas of two stages: each sees the updates of three others, also where the last micro-batch
+        # pulled nothing itself.
+        (SERVERS | {"synchronization": "asp", "pp": 2, "micro_batch_size": 1}, BATCH, BYTES, 3),
+        (SERVERS | {"synchronization": "soft_sync", "gradients_per_update": 2, "pp": 2}, 2 * BATCH, BYTES, 1),
         ({"topology": "graph"}, WORKERS * BATCH, 2 * BYTES, 0),
         ({"topology": "graph", "graph_degree": 1}, WORKERS * BATCH, BYTES, 0),
     ],
@@ -50,6 +55,16 @@ def test_samples_bytes_and_staleness(
     assert found["staleness_mean"] == pytest.approx(stale, abs=0.3)
     assert sum(found["staleness_histogram"].values()) == pytest.approx(1)
     assert found["dropped_gradient_share"] == 0
+
+
+@pytest.mark.parametrize("slow", [None, {0: 1.2}])
+def test_tensor_parallel_ranks_are_no_workers_of_their_own(slow: dict[int, float] | None) -> None:
+    """Four replicas of two ranks, alike or not: each sees the updates of the three others."""
+    fields = {**SERVERS, "synchronization": "asp", "tp": 2}
+    found = simulate(
+        scenario(DENSE, RACK, calibration=ideal(server_speed=0.05), slow_ranks=slow, **fields)
+    ).updates
+    assert found["staleness_mean"] == pytest.approx(3, abs=0.4)
 
 
 def test_backup_workers_drop_their_share() -> None:
@@ -125,6 +140,17 @@ def test_curves_are_read_from_yaml_and_csv(tmp_path: Path) -> None:
         "local_steps: {16: 1.2}\ncompression: {topk: 1.1}\n"
     )
     assert load_convergence(table) == load_convergence(text) == CURVE
+
+
+def test_no_time_to_target_without_the_staleness_that_the_curve_asks_for() -> None:
+    known = {"effective_batch_size": 1000.0, "local_steps": 1}
+    ask = {"samples_per_s": 10.0, "price_per_sample": None, "compression": "none"}
+    assert time_to_target(CURVE, known | {"staleness_mean": None}, **ask) == (
+        {}, "how stale updates are, which this job does not say",
+    )  # fmt: skip
+    assert time_to_target(CURVE, known | {"staleness_mean": 0.0}, **ask)[0]["epochs_to_target"] == 90
+    careless = CURVE.model_copy(update={"staleness": {}})
+    assert time_to_target(careless, known | {"staleness_mean": None}, **ask)[0]["epochs_to_target"] == 90
 
 
 @pytest.mark.parametrize(
