@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.analysis.timeline_from_run import Instances, expand
-from sim.engine.plan import stream_edges
+from sim.engine.edges import stream_edges
 from sim.engine.record import RunRecord
 from sim.graph.execution import Cause, ExecutionGraph, TaskKind
 from sim.taxonomy.synchronizations import BARRIER_FREE

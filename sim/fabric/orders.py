@@ -46,7 +46,7 @@ def orders(network: Network, devices: IntArray, algorithm: str) -> list[IntArray
 
     ``ring``: :func:`ring_orders`. ``tree``: as many orders, but every host in the same sequence, so that the
     first ranks of all hosts hang on the same rail. ``hierarchical``, ``torus2d``, ``blueconnect``: the rings
-    inside a host, equal in all hosts. Others: the devices host by host.
+    inside a host, equal in all hosts. Others, ``leaders`` among them: the devices host by host.
     """
     if algorithm == "ring":
         return ring_orders(network, devices)

@@ -44,7 +44,13 @@ def closed_form(
     if n == 1:
         return 0.0
     if algorithm in GRID_ALGORITHMS:
-        return _closed_form_hierarchical(op, dims or square_dims(n), size_bytes, bandwidth, alpha)
+        extents = dims or square_dims(n)
+        if algorithm == "leaders":
+            extents = extents[0], n // extents[0]
+            inner = _closed_form_hierarchical(op, extents[:1], size_bytes, bandwidth, alpha)
+            ring = _closed_form_hierarchical(op, (1, *extents[1:]), size_bytes, bandwidth, alpha)
+            return (1 + (extents[1] > 1)) * inner + ring
+        return _closed_form_hierarchical(op, extents, size_bytes, bandwidth, alpha)
     if not isinstance(bandwidth, int | float) or not isinstance(alpha, int | float):
         raise InputError("bandwidth", f"be one number for {algorithm}", bandwidth)
     if algorithm == "bcube":
@@ -109,8 +115,8 @@ def _closed_form_hierarchical(
     bandwidth: float | Sequence[float],
     alpha: float | Sequence[float],
 ) -> float:
-    bandwidths = [bandwidth] * len(dims) if isinstance(bandwidth, int | float) else list(bandwidth)
-    alphas = [alpha] * len(dims) if isinstance(alpha, int | float) else list(alpha)
+    bandwidths = [bandwidth] * len(dims) if isinstance(bandwidth, int | float) else bandwidth[: len(dims)]
+    alphas = [alpha] * len(dims) if isinstance(alpha, int | float) else alpha[: len(dims)]
     passes = 2 if op == "all_reduce" else 1
     total, shard = 0.0, 1.0
     for extent, width, latency in zip(dims, bandwidths, alphas, strict=True):

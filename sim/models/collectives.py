@@ -51,7 +51,7 @@ OPERATIONS = (
 )  # fmt: skip
 IN_NETWORK_ALGORITHMS = ("nvls", "nvls_tree", "collnet", "in_network")
 
-GRID_ALGORITHMS = ("hierarchical", "torus2d", "blueconnect")
+GRID_ALGORITHMS = ("hierarchical", "torus2d", "blueconnect", "leaders")
 """Rings along the dimensions of a grid of ranks."""
 
 # A direct phase has n (n - 1) flows; above so many ranks they are counted and not written down.
@@ -80,7 +80,8 @@ def plan(
         Number of ranks; one rank needs no communication and gives no phases.
     dims : tuple of int, optional
         Extent of each dimension, innermost first, product ``n``; rank = i0 + dims[0] * (i1 + dims[1] * ...).
-        ``hierarchical``, ``torus2d`` and ``blueconnect`` use it (the most square two factors by default),
+        ``hierarchical``, ``torus2d``, ``blueconnect`` and ``leaders`` (groups of ``dims[0]``) use it (the
+        most square two factors by default),
         and ``bcube`` (its digits; by default those of ``radix``); ``tree`` with ``dims=(k, m)`` is NCCL's: a
         chain through the ``k`` ranks of a host, double binary trees over ``m`` hosts; ``packed_trees``: trees
         in hosts of ``k``, rings over ``m`` hosts.
@@ -367,6 +368,28 @@ def _hierarchical(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
     return (*scatter[:-1], ring(active[-1], "all_reduce", passes=2), *gather[1:])
 
 
+def _leaders(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
+    """Groups of ``dims[0]`` all-reduce, the first of each all-reduce in a ring, each spreads the sum.
+
+    4 (k - 1) + 2 (n / k - 1) steps (Jia et al., arXiv:1807.11205, section 3.2): a broadcast is a scatter and
+    an all-gather. Only leaders use the network, and with all bytes.
+    """
+    extents = dims or square_dims(n)
+    per_group, groups = extents[0], n // extents[0]
+    phases = []
+    inside, steps = _along(n, (per_group, groups), 0), 2 * (per_group - 1)
+    if groups > 1:
+        heads = np.arange(0, n, per_group)
+        share = 2 * (groups - 1) / groups
+        phases.append(_phase(heads, np.roll(heads, -1), share, 2 * (groups - 1), 1, "all_reduce"))
+    if per_group > 1:
+        share = 2 * (per_group - 1) / per_group
+        phases.insert(0, _phase(*inside, share, steps, 0, "all_reduce"))
+        if groups > 1:
+            phases.append(_phase(*inside, share, steps, 0, "broadcast"))
+    return tuple(phases)
+
+
 def _hierarchical_rooted(op: str, n: int, dims: tuple[int, ...] | None) -> Plan:
     """Chains: over the first ranks of the outermost dimension, then inwards; reversed for reduce."""
     dims = dims or square_dims(n)
@@ -418,6 +441,7 @@ _BUILDERS: dict[tuple[str, str], _Builder] = {
     **{(op, "hierarchical"): _hierarchical for op in _SHARDED},
     **{(op, "torus2d"): _torus2d for op in _SHARDED},
     **{(op, "blueconnect"): _hierarchical for op in _SHARDED},
+    ("all_reduce", "leaders"): _leaders,
     **{(op, "binomial_tree"): _binomial_tree for op in ("all_reduce", "broadcast", "reduce")},
     **{(op, "hierarchical"): _hierarchical_rooted for op in ("broadcast", "reduce")},
     **{(op, "nvls"): in_switch for op in _SHARDED},

@@ -253,8 +253,8 @@ class Strategy(Spec):
         None,
         min_length=1,
         description=(
-            "extents of the grid of a hierarchical, torus2d or blueconnect collective, innermost first, or"
-            " the digits of bcube; multiply to the ranks of a gradient group. Absent: the dimensions of a"
+            "extents of the grid of a hierarchical, torus2d, blueconnect or leaders collective, innermost"
+            " first, or the digits of bcube; multiply to the ranks of a gradient group. Absent: those of a"
             " torus, else devices of a host, (blueconnect: of a leaf, of a pod,) and hosts"
         ),
     )

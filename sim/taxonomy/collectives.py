@@ -63,6 +63,13 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = {
     ),
     "hierarchical": CollectiveFacts("first within hosts, then across them", grid=True),
     "torus2d": CollectiveFacts("rings along two dimensions", grid=True),
+    "leaders": CollectiveFacts(
+        "groups of k all-reduce, one of each takes part in a ring and spreads the sum: "
+        "4(k-1) + 2(n/k-1) steps",
+        label="leaders(k)",
+        scatters=False,
+        grid=True,
+    ),
     "direct": CollectiveFacts("everybody to everybody, one step each way"),
     "blueconnect": CollectiveFacts(
         "rings along any number of dimensions, by default the tiers of the network",

@@ -100,7 +100,7 @@ REFUSED: list[Case] = [
         "grid-shape",
         {"collective": "ring", "collective_dims": (4, 8)},
         "collective_dims",
-        "be given for bcube, blueconnect, hierarchical, torus2d only",
+        "be given for bcube, blueconnect, hierarchical, leaders, torus2d only",
         cnn(),
     ),
     Case(

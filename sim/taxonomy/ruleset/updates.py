@@ -227,7 +227,7 @@ def peers_are_several(c: Context) -> Finding | None:
     return Finding(
         "strategy.topology", "be auto for a single replica or group", c.strategy.topology,
         (
-            _AUTO, {**_AUTO, **_DEFAULT_UPDATE}, {"strategy.group_size": 1},
+            _AUTO, {**_AUTO, **_DEFAULT_UPDATE}, {"strategy.group_size": 1}, {"strategy.dp": 2 * size},
             *c.cluster.hosts_for(2 * c.model_parallel * size),
         ),
     )  # fmt: skip
