@@ -75,7 +75,8 @@ SHAPES = [
     ("bcube", 16, {"radix": 4}), ("bcube", 12, {"dims": (3, 4)}), ("bcube", 12, {}),
     ("kary_tree", 13, {"radix": 3}),
     ("kary_tree", 7, {"radix": 6}), ("blueconnect", 24, {"dims": (2, 3, 4)}),
-    ("hierarchical", 12, {"dims": (6, 2)}), ("leaders", 12, {"dims": (3, 4)}), ("leaders", 6, {"dims": (6, 1)}),
+    ("hierarchical", 12, {"dims": (6, 2)}),
+    ("leaders", 12, {"dims": (3, 4)}), ("leaders", 6, {"dims": (6, 1)}),
     ("torus2d", 12, {"dims": (4, 3)}), ("binomial_tree", 11, {}), ("packed_trees", 5, {"dims": (5, 1)}),
 ]  # fmt: skip
 

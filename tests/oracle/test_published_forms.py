@@ -77,7 +77,7 @@ def test_steps_over_two_dimensions(k: int, groups: int) -> None:
 
 @pytest.mark.parametrize("dims", [(2, 2, 4), (4, 4), (2, 3, 2)])
 def test_blueconnect(dims: tuple[int, ...]) -> None:
-    """Sum over levels of 2 (p - 1) a + 2 (p - 1) / p M / (p of the levels below) / B (Cho et al., MLSys 2019)."""
+    """Sum over levels of 2 (p - 1) a + 2 (p - 1) / p M / (p of the levels below) / B (Cho et al., 2019)."""
     expected, below = 0.0, 1
     for extent in dims:
         expected += 2 * (extent - 1) * (STEP + 1e8 / (below * extent) / BANDWIDTH)
@@ -120,8 +120,8 @@ def numbers_of_a_host(batch: int, **strategy: object) -> float:
 
 
 def test_factors_and_servers_cross_where_poseidon_says() -> None:
-    """2 K (P1 - 1) (M + N) numbers of a worker against 2 M N (P1 + P2 - 2) / P2 of a host that works and serves
-    (Zhang et al., Poseidon, ATC 2017, table 1), here with P1 = P2 = 8 on the same hosts."""
+    """2 K (P1 - 1) (M + N) numbers of a worker against 2 M N (P1 + P2 - 2) / P2 of a host that works and
+    serves (Zhang et al., Poseidon, ATC 2017, table 1), here with P1 = P2 = 8 on the same hosts."""
     servers = {"state": "ps_colocated", "num_servers": RANKS}
     of_servers = 2 * ROWS * COLUMNS * (2 * RANKS - 2) / RANKS
     assert numbers_of_a_host(3, **servers) == pytest.approx(of_servers)
