@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -16,7 +17,9 @@ from sim.errors import InputError
 from sim.record.clock import end_with_parent
 
 _CLONE_NEWNET = 0x40000000
-_QUEUE_KB = 16384
+_QUEUE_KB, _ONE_QUEUE_KB = 16384, 2048
+_ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+_CONTROL = "cubic"  # TCP's usual congestion control: others (bbr) keep less data on the way
 _FRAME_BYTES = 16384
 MAX_HOSTS = 32
 
@@ -60,6 +63,7 @@ class EmulatedHosts:
         self._key = os.getpid() % 10000
         self._switch: subprocess.Popen[str] | None = None
         self._made: list[str] = []
+        self._allowed_before = ""
 
     def name(self, host: int) -> str:
         """Name of a host's network namespace."""
@@ -71,6 +75,7 @@ class EmulatedHosts:
 
     def __enter__(self) -> EmulatedHosts:
         try:
+            self._allow_control()
             self._start_switch()
             for host in range(self.num_hosts):
                 self._make_host(host)
@@ -93,6 +98,17 @@ class EmulatedHosts:
             self._switch.send_signal(signal.SIGTERM)
             self._switch.communicate(timeout=10)
             self._switch = None
+        if self._allowed_before:
+            _ALLOWED.write_text(self._allowed_before)
+            self._allowed_before = ""
+
+    def _allow_control(self) -> None:
+        """Let namespaces choose cubic; the machine's own choice stays what it is."""
+        with suppress(OSError):
+            before = _ALLOWED.read_text()
+            if _CONTROL not in before.split():
+                _ALLOWED.write_text(f"{before.strip()} {_CONTROL}")
+                self._allowed_before = before
 
     def enter(self, host: int) -> None:
         """Move the calling process into a host's namespace."""
@@ -105,8 +121,8 @@ class EmulatedHosts:
 
     def _start_switch(self) -> None:
         command = [
-            str(build_switch()), str(self.num_hosts), str(self.rate_mbit), str(self.delay_us), str(_QUEUE_KB),
-            self._prefix, str(int(self.queued)),
+            str(build_switch()), str(self.num_hosts), str(self.rate_mbit), str(self.delay_us),
+            str(_ONE_QUEUE_KB if self.queued else _QUEUE_KB), self._prefix, str(int(self.queued)),
         ]  # fmt: skip
         for port, rate in self.slow_links.items():
             command += [str(port), str(rate)]
@@ -139,9 +155,12 @@ class EmulatedHosts:
             if other != host:
                 neighbour = [self.address(other), "lladdr", mac.format(other + 1), "dev", "eth0"]
                 _ip(*inside, "neigh", "add", *neighbour, "nud", "permanent")
-        for setting in ("net.ipv4.tcp_congestion_control=cubic", "net.ipv4.tcp_no_metrics_save=1"):
-            command = ["ip", "netns", "exec", name, "sysctl", "-qw", setting]
-            subprocess.run(command, check=False, capture_output=True)
+        for setting, value in (("tcp_no_metrics_save", "1"), ("tcp_congestion_control", _CONTROL)):
+            command = ["ip", "netns", "exec", name, "sysctl", "-qw", f"net.ipv4.{setting}={value}"]
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            must = f"find a machine whose namespaces may use {_CONTROL}"
+            raise InputError("--hosts", must, done.stderr.strip() or "sysctl failed")
 
 
 def require_emulation() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import InputError
+from sim.record.clock import kernel_first
 from sim.record.launch import require_torch, run_ranks
 from sim.record.network import EmulatedHosts
 from sim.record.tables import append
@@ -173,6 +174,11 @@ class Recorder:
             If a job fails.
         """
         require_torch()
+        with kernel_first() if self.request.real_time else nullcontext():
+            self._record()
+        return self.written
+
+    def _record(self) -> None:
         trace = self._trace()
         self._check_power(trace)
         with self._hosts() as hosts:
@@ -180,7 +186,6 @@ class Recorder:
                 self.progress(text)
                 rows = self._ranks(job, self.request.ranks, hosts, self._cores())
                 self._note(append(self.folder, kind, rows))
-        return self.written
 
     def _check_power(self, trace: LayerTrace) -> None:
         """Refuse PowerSGD over several buckets: gloo's threads issue its all-reduces in no fixed order.

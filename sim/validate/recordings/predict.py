@@ -24,6 +24,7 @@ from sim.validate.recordings.trace import Traces, measured_layer, measured_workl
 MIB = 2.0**20
 EVERYTHING = 1e15  # a bucket that nothing fills
 _BASELINE_LIMIT = 100
+_LEAST_SPEED = 0.05  # of compute beside communication: real-time priorities leave as much to others
 _NEGLIGIBLE = 0.01  # spread of a latency
 _OPERATIONS = {"sendrecv_ring": "neighbour_exchange"}
 _SCHEDULES = ("gpipe", "1f1b")
@@ -154,6 +155,28 @@ class Predictor:
         """Seconds per training step."""
         return self.play(workload, cluster, slow, **strategy)[1].step_time
 
+    def sharing(self, row: Row) -> Predictor:
+        """The predictor of a row whose ranks compute on the cores that also move its bytes.
+
+        Every rank has a core of its own, and hosts and switch are emulated on these cores. What gloo, TCP and
+        switch take, before anything that computes, is missing there while a collective is under way. Where
+        gloo's threads come after what computes (``starved``) they hardly run beside it instead.
+        """
+        if row.text("mode") != "real" or self.library != "gloo":
+            return self
+        if row.starved:
+            return self._with_speed("communication_speed_under_compute", _LEAST_SPEED)
+        per_byte = self.calibration.value("library", "gloo", "byte_processor_time")
+        goodput = self.calibration.value("link", "nic", "bandwidth_efficiency")
+        speed = max(1.0 - per_byte * row.rate * goodput, _LEAST_SPEED)
+        return self._with_speed("compute_speed_under_communication", speed)
+
+    def _with_speed(self, name: str, value: float) -> Predictor:
+        library = self.calibration.library
+        changed = library["gloo"][name].model_copy(update={"value": value, "low": None, "high": None})
+        table = {**library, "gloo": {**library["gloo"], name: changed}}
+        return replace(self, calibration=self.calibration.model_copy(update={"library": table}))
+
     def play(
         self, workload: Workload, cluster: Cluster, slow: dict[int, float] | None = None, **strategy: Any
     ) -> tuple[ExecutionGraph, RunRecord]:
@@ -214,6 +237,7 @@ def _collective(predictor: Predictor, row: Row) -> float:
 
 def _training(predictor: Predictor, row: Row) -> float:
     world, algorithm = row.count_of("world"), row.text("algo", "ddp")
+    predictor = predictor.sharing(row)
     workload, cluster = predictor.model(row), predictor.cluster(row, world)
     if world == 1:
         return predictor.step(workload, cluster)

@@ -135,6 +135,11 @@ class Row:
         return self.text("tag").split("-")[0] == "fifo"
 
     @property
+    def starved(self) -> bool:
+        """Whether gloo's threads had no more priority than what computes, from a tag with ``sameprio``."""
+        return "sameprio" in self.text("tag").split("-")
+
+    @property
     def slow_links(self) -> dict[int, float]:
         """Host -> its own rate, from a tag such as ``hetero-link3-200``."""
         found = re.search(r"link(\d+)-(\d+)", self.text("tag"))
