@@ -42,6 +42,11 @@ class _Hop(NamedTuple):
         """``forward``: activations; ``backward``: gradients."""
         return "forward" if self.action.kind == "F" else "backward"
 
+    def crosses(self, other: _Hop) -> bool:
+        """Whether gradients meet activations that go the other way between the same stages."""
+        opposite = (other.source, other.target) == (self.target, self.source)
+        return opposite and self.direction == "backward" and other.direction == "forward"
+
     def is_for(self, slot: Slot | None) -> bool:
         """Whether a slot needs it."""
         mine = self.action
@@ -527,15 +532,16 @@ class StepLowering:
         self.hops = [hop for hop in self.hops if hop not in ready]
         for hop in ready:
             posted = self.computed.get(hop.target, {})
-            arrived = self._deliver(hop, {**posted, **hop.ends})
+            crossed = self._waits_for_sends and any(hop.crosses(other) for other in ready)
+            arrived = self._deliver(hop, {**posted, **hop.ends}, crossed=crossed)
             tasks = [task for ends in arrived.values() for task in ends]
             held = self.sent.setdefault(hop.source, {})
             for index in self.emitter.stage_classes[hop.source]:
                 held[index] = [*held.get(index, []), *tasks]
 
-    def _deliver(self, hop: _Hop, ends: Ends) -> Ends:
+    def _deliver(self, hop: _Hop, ends: Ends, *, crossed: bool = False) -> Ends:
         m, virtual = hop.action.micro_batch, self._virtual_stage(hop.target, hop.action.chunk)
-        arrived = ends if hop.target == hop.source else self._send(hop, ends)
+        arrived = ends if hop.target == hop.source else self._send(hop, ends, crossed)
         (self.activations if hop.action.kind == "F" else self.gradients)[virtual, m] = arrived
         return arrived
 
@@ -550,17 +556,23 @@ class StepLowering:
             return ends
         return {c: [*ends.get(c, []), *sent.get(c, [])] for c in self.emitter.stage_classes[stage]}
 
-    def _send(self, hop: _Hop, ends: Ends) -> Ends:
-        """Point-to-point activations or gradients; with sequence parallelism each rank sends its part."""
+    def _send(self, hop: _Hop, ends: Ends, crossed: bool) -> Ends:
+        """Point-to-point activations or gradients; with sequence parallelism each rank sends its part.
+
+        Of two stages that exchange at one time (``crossed``) the one that comes later finds the other's note:
+        its data leave at once, and its own note behind them.
+        """
         size = self.code.size(hop.elements * self.plan.local_samples) / self.code.sharers
         route = hop.direction
         if self.schedule.placement != "loop":  # both ways carry both activations and gradients
             route = "forward" if hop.target > hop.source else "backward"
         family = f"pp_{route}"
         label = route if route == hop.direction else f"{route}_{hop.direction}"
+        classes = self.emitter.stage_classes[hop.source]
         sent = self.emitter.collective(
-            family, self.emitter.stage_classes[hop.source], size, f"send.{hop.direction}",
+            family, classes, size, f"send.{hop.direction}",
             Cause.PIPELINE_COMM, ends, stream=(f"pp_send_{label}", f"pp_receive_{label}"),
+            extra_latency=size / self.emitter.idle_rate(family, classes) if crossed else 0.0,
             micro_batch=hop.action.micro_batch, step=self.step,
         )  # fmt: skip
         sender_of = self.emitter.sender_of[family]

@@ -198,6 +198,11 @@ class TransferEmitter:
         self.builder.add(end, counter)
         return [end]
 
+    def idle_rate(self, family: str, classes: Sequence[int]) -> float:
+        """Bytes/s at which a collective's first phase goes in the groups of these classes, alone on its links."""
+        groups = self.family_classes[family].groups_of(tuple(classes))
+        return min((self._flow_rate(family, group, 0) for group in groups), default=float("inf"))
+
     def _flow_rate(self, family: str, group: int, phase: int) -> float:
         """Bytes/s of an elementary flow of a phase that nothing else disturbs."""
         links, coefficients = self.traffic.loads[family][phase][group]

@@ -7,7 +7,10 @@ been added up). There is no other algorithm for small or large sizes.
 
 Notes pass bulk data on other connections, but not on their own: between two ranks that send to each other a
 note waits behind the segment that its sender is sending. A network that queues everything in one line
-(``queued``) makes all notes wait.
+(``queued``) makes all notes wait. There, rings of more than two ranks lose their step: a rank's line out of
+the switch is kept for the acknowledgements of one neighbour, which wait behind that neighbour's bulk data,
+and data of the other neighbour that came later must wait as well: a segment of up to about 400 KiB for as
+long as it takes itself, a longer one less and less.
 
 An all-gather posts its sends before its receives. Where two ranks do not begin at one moment (``apart``), the
 later one finds the other's notes, sends at once, and its own notes leave behind its data: of the two halves
@@ -33,6 +36,9 @@ from sim.models.phase import IntArray, Phase, Plan, equal_flows
 
 SEGMENT_BYTES = 2.0**20
 NOTE_BYTES = 48.0
+LINE_BYTES, HELD = 2.0**19, 0.65
+"""What a host has in a switch's line at once where one line serves everything, and the part of it that a
+longer segment is held up by."""
 WIDTH = 2
 """Collectives of one process group under way at once (``ProcessGroupGloo`` has two worker threads)."""
 
@@ -90,18 +96,32 @@ def _build(op: str, n: int, size_bytes: float, queued: bool, apart: bool) -> tup
     phases, sent = _BUILDERS[op](n, size_bytes)
     if not queued and not (n == 2 and op in _TWO_WAY):
         return phases, tuple(sent)
-    return _with_notes(phases, sent)
+    return _with_notes(phases, sent, held=n if queued and n > 2 and op in _TWO_WAY else 0)
 
 
-def _with_notes(phases: Plan, sent: list[Message]) -> tuple[Plan, tuple[Message, ...]]:
-    """Make every note a message of its own, against the data's direction, that queues on the links."""
+def _held_bytes(segment: float) -> float:
+    """Bytes that a segment of a ring waits for where one line serves data and control messages."""
+    return min(segment, HELD * LINE_BYTES**2 / segment) if segment else 0.0
+
+
+def _with_notes(
+    phases: Plan, sent: list[Message], *, held: int = 0
+) -> tuple[Plan, tuple[Message, ...]]:
+    """Make every note a message of its own, against the data's direction, that queues on the links.
+
+    The segments of a ring of ``held`` ranks are held up besides.
+    """
     # A note waits where it leaves; both latencies come after that and are the data's.
     notes = tuple(replace(phase, src=phase.dst, dst=phase.src, steps=0) for phase in phases)
     result: list[Message] = []
     for message in sent:
         after = tuple(2 * index + 1 for index in message.after)
         result.append(Message(len(phases) + message.phase, NOTE_BYTES, after, message.reduced_bytes))
-        result.append(Message(message.phase, message.size_bytes, (len(result) - 1,)))
+        ring = len(phases[message.phase].src) == held
+        behind = _held_bytes(message.size_bytes) if ring else 0.0
+        result.append(
+            Message(message.phase, message.size_bytes, (len(result) - 1,), behind_bytes=behind)
+        )
     return phases + notes, tuple(result)
 
 

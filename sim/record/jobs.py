@@ -401,11 +401,15 @@ def pipeline(
                 parameter.grad = None
             dist.barrier()
 
-        alone = _gather(_alone(mine, shape), ranks)
+        for turn in range(ranks):  # one after another: they may share cores
+            if turn == rank:
+                times = _alone(mine, shape)
+            dist.barrier()
+        alone = _gather(times, ranks)
         for index in range(WARM_UP):
             step(index)
-        times, load = _span(step, setting.steps)
-        steps, mean = _step_times(times, ranks)
+        instants, load = _span(step, setting.steps)
+        steps, mean = _step_times(instants, ranks)
         forward, backward = (" ".join(f"{t * 1e6:.0f}" for t in alone[:, k].tolist()) for k in (0, 1))
         return [
             {

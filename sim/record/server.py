@@ -19,7 +19,7 @@ _DROPPED = 2  # first iterations of each worker
 
 
 def parameter_server(
-    setting: Setting, rule: str, staleness: int = 0, seconds: float = 8.0
+    setting: Setting, rule: str, staleness: int = 0, seconds: float = 10.0
 ) -> Callable[[int, int], Any]:
     """A worker computes, pushes its flat gradient and pulls the flat parameters.
 
@@ -43,7 +43,7 @@ def parameter_server(
         return [
             {
                 **setting.network, "algo": rule, "s": staleness if rule == "ssp" else "",
-                "model": setting.trace.model, "workers": ranks - 1, "slow": setting.slow, "params": size,
+                "model": setting.trace.model, "workers": ranks - 1, "slow": setting.slow, "seconds": seconds, "params": size,
                 "compute_us": setting.trace.compute_s * 1e6, "updates_per_s": sum(rates),
                 "median_iter_us": table[:, 2].median().item() * 1e6,
                 "median_comm_us": table[:, 3].median().item() * 1e6, "cv": table[:, 4].median().item(),

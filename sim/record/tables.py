@@ -20,8 +20,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "cpu_busy", "loadavg",
     ),
     "ps": (
-        "tag", "algo", "s", "model", "workers", "rate_mbit", "delay_us", "slow", "params", "compute_us",
-        "updates_per_s", "median_iter_us", "median_comm_us", "cv", "mean_staleness",
+        "tag", "algo", "s", "model", "workers", "rate_mbit", "delay_us", "slow", "seconds", "params",
+        "compute_us", "updates_per_s", "median_iter_us", "median_comm_us", "cv", "mean_staleness",
         "per_worker_iters_per_s", "cpu_busy", "loadavg",
     ),
     "pipe": (

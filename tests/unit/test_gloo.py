@@ -61,6 +61,20 @@ def test_one_line_for_all_data_makes_rings_wait_for_notes() -> None:
     assert seconds("all_reduce", 4, 4 * MIB, "fifo") > 1.01 * seconds("all_reduce", 4, 4 * MIB)
 
 
+def test_in_one_line_a_ring_s_segments_are_held_up_by_the_other_neighbour() -> None:
+    def held(ranks: int, segment: float) -> set[float]:
+        sent = gloo.messages("all_reduce", ranks, 2 * ranks * segment, queued=True)
+        return {message.behind_bytes for message in sent if message.size_bytes > gloo.NOTE_BYTES}
+
+    assert held(4, 128 * 1024) == held(8, 128 * 1024) == {128 * 1024}
+    assert held(4, MIB) == {gloo.HELD * MIB / 4}  # the line holds half a MiB
+    assert held(2, MIB) == {0}  # notes and data go the same way
+    # A pair of segments takes three times the wire time of one, and the latencies of one message.
+    pairs, segment = 6, 256 * 1024
+    expected = pairs * (3 * segment / RATE + 2 * ONE_WAY)
+    assert seconds("all_reduce", 4, 2 * MIB, "fifo") == pytest.approx(expected, rel=0.02)
+
+
 def test_latency_counts_of_other_operations() -> None:
     for op, latencies in (
         ("all_gather", 6),

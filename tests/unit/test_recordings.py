@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from sim.catalog import default_catalog
 from sim.cli.main import main
 from sim.errors import InputError
+from sim.models.compute import slowest_device
 from sim.validate.recordings.board import board, score
 from sim.validate.recordings.left_out import left_out_coverage
 from sim.validate.recordings.machines import WORKER
@@ -118,6 +120,56 @@ def test_a_slow_rank_and_a_slow_link_slow_everybody(predictor: Predictor) -> Non
     plain = predictor.value(row("training", TRAINING, world=4))
     assert predictor.value(row("training", TRAINING, world=4, slow="3:2")) > plain + 0.03
     assert predictor.value(row("training", TRAINING, world=4, tag="fluid-hetero-link3-200")) > plain + 0.05
+
+
+def test_what_computes_shares_its_core_with_what_moves_bytes(predictor: Predictor) -> None:
+    real = row("training", TRAINING, bucket_mb=0.25)
+    speed = predictor.sharing(real).calibration.value("library", "gloo", "compute_speed_under_communication")
+    assert speed == pytest.approx(1 - 4e-9 * GOODPUT, rel=1e-3)
+    emulated = row("training", TRAINING, bucket_mb=0.25, mode="replay")
+    assert predictor.sharing(emulated) is predictor
+    undisturbed = replace(predictor).step(
+        predictor.model(real), predictor.cluster(real, 2), bucket_size=2**18, first_bucket_size=2**18
+    )
+    assert undisturbed * 1.02 < predictor.value(real) < undisturbed + 0.05
+
+
+def test_starved_threads_of_gloo_hardly_overlap(predictor: Predictor) -> None:
+    small, whole = (row("training", TRAINING, bucket_mb=size, tag="fluid-sameprio") for size in (0.25, 25))
+    assert predictor.value(small) == pytest.approx(predictor.value(whole), rel=0.1)
+    assert predictor.value(small) > predictor.value(row("training", TRAINING, bucket_mb=0.25))
+
+
+def test_a_slow_link_of_a_server_s_worker_and_of_the_server(predictor: Predictor) -> None:
+    rates = {
+        tag: predictor.value(row("server", SERVER, workers=2, tag=tag))
+        for tag in ("fluid", "fluid-hetero-link2-200", "fluid-hetero-link0-200", "fluid-hetero-link3-200")
+    }
+    # A step: compute, push and pull. Host 2 is the second worker, host 0 the server for both, host 3 nobody.
+    exchange = 2 * 4e6 / GOODPUT
+    assert rates["fluid-hetero-link3-200"] == rates["fluid"]
+    assert 2 / rates["fluid-hetero-link2-200"] == pytest.approx(0.05 + 5 * exchange, rel=0.05)
+    assert 2 / rates["fluid-hetero-link0-200"] == pytest.approx(0.05 + 2 * 5 * exchange, rel=0.05)
+
+
+def test_within_a_bound_fast_workers_get_ahead_while_they_are_observed(predictor: Predictor) -> None:
+    """A slow worker takes 2.1 s a step: ten of them see the lead that the other gets, forty hardly do."""
+    cells = {"workers": 2, "algo": "ssp", "s": 2, "slow": "2:40"}
+    short, long = (predictor.value(row("server", SERVER, **cells, seconds=span)) for span in (20, 80))
+    steady = 2 / 2.08
+    assert long == pytest.approx(steady, rel=0.02)
+    assert short > 1.04 * steady
+
+
+def test_stages_that_exchange_at_one_time_send_one_after_the_other(predictor: Predictor) -> None:
+    def step(micro_batches: int) -> float:
+        cells = {"sched": "1f1b", "stages": "2", "microbatches": str(micro_batches), "act_bytes": "1000000"}
+        times = {"stage_fwd_us": "20000 10000", "stage_bwd_us": "20000 10000", "median_step_us": "1"}
+        return predictor.value(row("pipeline", COLLECTIVE, **cells, **times))
+
+    # The first stage is the slower one: one more micro-batch is its work and an exchange both ways.
+    work = 0.04 * slowest_device(2, predictor.calibration.value("device", WORKER, "speed_variation"))
+    assert step(9) - step(8) == pytest.approx(work + MESSAGE + 2 * 1e6 / GOODPUT, rel=1e-3)
 
 
 def test_local_sgd_averages_every_k_steps(predictor: Predictor) -> None:

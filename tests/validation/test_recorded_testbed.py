@@ -50,6 +50,21 @@ def test_all_reduce(predictor: Predictor) -> None:
     assert small.mean() < 0.08
 
 
+def test_all_reduce_where_one_line_serves_everything(predictor: Predictor) -> None:
+    def reduces(row: Row) -> bool:
+        return row.text("op") == "all_reduce" and row.text("tag") == "fifo"
+
+    large = errors(predictor, "coll", lambda row: reduces(row) and row.number_of("bytes") >= 262144)
+    assert large.mean() < 0.04
+    assert large.max() < 0.1
+
+
+def test_steps_that_compute_on_the_cores_that_move_their_bytes(predictor: Predictor) -> None:
+    found = errors(predictor, "ddp", lambda row: "quiet-real2" in row.text("tag"))
+    assert found.mean() < 0.025
+    assert found.max() < 0.08
+
+
 def test_data_parallel_steps(predictor: Predictor) -> None:
     found = errors(predictor, "ddp", lambda row: is_emulated(row) and "nort" not in row.text("tag"))
     assert found.mean() < 0.025

@@ -31,6 +31,7 @@ def recorded_cluster(
     delay: float,
     memory_bandwidth: float,
     slow_links: Mapping[int, float] | None = None,
+    server_rate: float | None = None,
     queued: bool = False,
 ) -> Cluster:
     """A star of hosts with one rank each that talk through gloo.
@@ -46,6 +47,8 @@ def recorded_cluster(
         Bytes/s at which a rank streams its memory.
     slow_links : mapping of int to float, optional
         Host -> its own rate.
+    server_rate : float, optional
+        Of the cable of a server beside these hosts; theirs if absent.
     queued : bool
         Whether the switch puts control messages in line with all other data.
     """
@@ -63,7 +66,7 @@ def recorded_cluster(
         host_types=hosts,
         host_type_of=kind_of,
         device_types=(_device(WORKER, memory_bandwidth), _device(SERVER, memory_bandwidth)),
-        server_host_type=_host(rate).without_devices,
+        server_host_type=_host(server_rate or rate).without_devices,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,9 @@ MIB = 2.0**20
 EVERYTHING = 1e15  # a bucket that nothing fills
 _BASELINE_LIMIT = 100
 _LEAST_SPEED = 0.05  # of compute beside communication: real-time priorities leave as much to others
+_OBSERVED, _ROUNDS = 10.0, 6  # seconds that a server is observed, and rounds of all workers
+_DROPPED_STEPS = 1  # a worker's first step ends at the first instant of those that count
+_GOODPUT = 1448 / 1538
 _NEGLIGIBLE = 0.01  # spread of a latency
 _OPERATIONS = {"sendrecv_ring": "neighbour_exchange"}
 _SCHEDULES = ("gpipe", "1f1b")
@@ -135,9 +138,13 @@ class Predictor:
     def cluster(self, row: Row, hosts: int) -> Cluster:
         """The machines of a row."""
         bandwidth = self.calibration.value("device", WORKER, "memory_bandwidth")
+        slow, server = row.slow_links, None
+        if row.kind == "server":  # rank 0 of the recording is the server
+            server, slow = slow.pop(0, None), {host - 1: rate for host, rate in slow.items() if host}
+        slow = {host: rate for host, rate in slow.items() if host < hosts}
         cluster = recorded_cluster(
-            hosts, rate=row.rate, delay=row.delay, memory_bandwidth=bandwidth, slow_links=row.slow_links,
-            queued=row.queued,
+            hosts, rate=row.rate, delay=row.delay, memory_bandwidth=bandwidth, slow_links=slow,
+            server_rate=server, queued=row.queued,
         )  # fmt: skip
         if self.library == "gloo":
             return cluster
@@ -178,9 +185,15 @@ class Predictor:
         return replace(self, calibration=self.calibration.model_copy(update={"library": table}))
 
     def play(
-        self, workload: Workload, cluster: Cluster, slow: dict[int, float] | None = None, **strategy: Any
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        slow: dict[int, float] | None = None,
+        *,
+        steps: int | None = None,
+        **strategy: Any,
     ) -> tuple[ExecutionGraph, RunRecord]:
-        """The graph of a training job, and its run."""
+        """The graph of a training job, and its run: to its steady state, or of so many steps."""
         scenario = Scenario(
             workload=workload,
             cluster=cluster,
@@ -190,7 +203,7 @@ class Predictor:
             confidence=0.005,
         )
         graph = lower(scenario)
-        return graph, play(graph, confidence=0.005, limit=self.limit)
+        return graph, play(graph, confidence=0.005, limit=self.limit, max_iterations=steps)
 
     def model(self, row: Row, groups: int | None = None) -> Workload:
         """The row's model with its measured times."""
@@ -282,32 +295,55 @@ def _server(predictor: Predictor, row: Row) -> float:
     layer = measured_layer("model", 0, seconds, 0.0, [row.amount_of("params", positive=True)])
     # Rank 0 of the recording is the server.
     slow = {rank - 1: factor for rank, factor in row.slow_ranks.items() if rank}
+    cluster = predictor.cluster(row, workers)
+    span = steps = None
+    if _RULES[rule] != "bsp":
+        span = _seconds_recorded(row, seconds, workers)
+        alone = seconds + 2 * 4 * row.amount_of("params") / (row.rate * _GOODPUT)
+        steps = min(ceil(span / alone) + 2, predictor.limit)
     graph, run = predictor.play(
-        measured_workload("model", [layer], 0.0), predictor.cluster(row, workers), slow, state="ps_dedicated",
+        measured_workload("model", [layer], 0.0), cluster, slow, state="ps_dedicated",
         num_servers=1, synchronization=_RULES[rule], staleness=int(row.amount_of("s", 0)), overlap=False,
-        bucket_size=EVERYTHING,
+        bucket_size=EVERYTHING, steps=steps,
     )  # fmt: skip
-    return updates_per_second(graph, run)
+    return updates_per_second(graph, run, span, seconds)
 
 
-def updates_per_second(graph: ExecutionGraph, run: RunRecord) -> float:
+def _seconds_recorded(row: Row, compute: float, workers: int) -> float:
+    """How long a server was observed: what the row says, or ten seconds and at least six rounds of all."""
+    exchange = 2 * workers * 4 * row.amount_of("params") / (row.rate * _GOODPUT)
+    return row.amount_of("seconds", max(_OBSERVED, _ROUNDS * (compute + exchange)), positive=True)
+
+
+def updates_per_second(
+    graph: ExecutionGraph, run: RunRecord, span: float | None = None, compute: float = 0.0
+) -> float:
     """Steps per second of all workers together.
 
-    A run that has settled into a cycle takes all workers through the same number of steps; otherwise each has
-    its own rate, counted while all of them are running.
+    A run that has settled into a cycle takes all workers through the same number of steps. Otherwise each has
+    its own rate over what was observed: from its second step to the last one that it had computed within
+    ``span`` seconds. Under a bound on staleness fast workers get ahead of slow ones in that time.
+
+    Parameters
+    ----------
+    graph, run
+    span : float, optional
+        Seconds observed; all that was played if absent.
+    compute : float
+        Seconds that a worker computes in a step.
     """
     shares = graph.devices.multiplicity[graph.device]  # a folded worker stands for several
     workers = int(shares[graph.boundary].sum())
     if run.stop == "recurrence":
         return workers / run.step_time
-    ends = {int(task): np.sort(run.end[run.task == task]) for task in np.flatnonzero(graph.boundary).tolist()}
-    first = max(float(times[min(2, len(times) - 1)]) for times in ends.values())
-    last = min(float(times[-1]) for times in ends.values())
     total = 0.0
-    for task, times in ends.items():
-        inside = times[(times >= first) & (times <= last)]
-        if len(inside) > 1:
-            total += int(shares[task]) * (len(inside) - 1) / float(inside[-1] - inside[0])
+    for task in np.flatnonzero(graph.boundary).tolist():
+        times = np.sort(run.end[run.task == task])
+        if span is not None:
+            times = times[: int(np.searchsorted(times, span - compute)) + 1]
+        times = times[min(_DROPPED_STEPS, max(len(times) - 2, 0)) :]
+        if len(times) > 1:
+            total += int(shares[task]) * (len(times) - 1) / float(times[-1] - times[0])
     return total or workers / run.step_time
 
 
