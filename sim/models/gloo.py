@@ -104,9 +104,7 @@ def _held_bytes(segment: float) -> float:
     return min(segment, HELD * LINE_BYTES**2 / segment) if segment else 0.0
 
 
-def _with_notes(
-    phases: Plan, sent: list[Message], *, held: int = 0
-) -> tuple[Plan, tuple[Message, ...]]:
+def _with_notes(phases: Plan, sent: list[Message], *, held: int = 0) -> tuple[Plan, tuple[Message, ...]]:
     """Make every note a message of its own, against the data's direction, that queues on the links.
 
     The segments of a ring of ``held`` ranks are held up besides.
@@ -119,9 +117,7 @@ def _with_notes(
         result.append(Message(len(phases) + message.phase, NOTE_BYTES, after, message.reduced_bytes))
         ring = len(phases[message.phase].src) == held
         behind = _held_bytes(message.size_bytes) if ring else 0.0
-        result.append(
-            Message(message.phase, message.size_bytes, (len(result) - 1,), behind_bytes=behind)
-        )
+        result.append(Message(message.phase, message.size_bytes, (len(result) - 1,), behind_bytes=behind))
     return phases + notes, tuple(result)
 
 

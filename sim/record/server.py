@@ -43,8 +43,8 @@ def parameter_server(
         return [
             {
                 **setting.network, "algo": rule, "s": staleness if rule == "ssp" else "",
-                "model": setting.trace.model, "workers": ranks - 1, "slow": setting.slow, "seconds": seconds, "params": size,
-                "compute_us": setting.trace.compute_s * 1e6, "updates_per_s": sum(rates),
+                "model": setting.trace.model, "workers": ranks - 1, "slow": setting.slow, "seconds": seconds,
+                "params": size, "compute_us": setting.trace.compute_s * 1e6, "updates_per_s": sum(rates),
                 "median_iter_us": table[:, 2].median().item() * 1e6,
                 "median_comm_us": table[:, 3].median().item() * 1e6, "cv": table[:, 4].median().item(),
                 "mean_staleness": table[:, 5].mean().item(),
