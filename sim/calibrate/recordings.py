@@ -34,7 +34,7 @@ def fit(name: str, rows: Sequence[Row], traces: Traces, base: Calibration) -> Fi
     """Fit latency, memory speed and the server's speed.
 
     Only these are looked at: the smallest exchange of two ranks (``sendrecv_ring`` or ``send`` of at most 1
-    KiB), the layer traces, and the asynchronous parameter-server run with fewest workers.
+    KiB), the layer traces, and the synchronous and the asynchronous parameter-server run with fewest workers.
 
     Parameters
     ----------
@@ -125,16 +125,22 @@ def _bandwidth(traces: Sequence[LayerTrace]) -> Parameter:
 
 
 def _server_runs(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The run with fewest workers and no slow one; asynchronous, as there the server is not waited for."""
-    for rule in ("async", "sync"):
+    """One synchronous and one asynchronous run, of fewest workers and without what is slow.
+
+    A server that answers workers one by one is hardly ever waited for: alone, such a run does not tell how
+    fast the server is.
+    """
+    runs = []
+    for rule in ("sync", "async"):
         mine = [
             row
             for row in rows
-            if row.kind == "server" and row.text("algo") == rule and row.measured and not row.slow_ranks
-        ]
+            if row.kind == "server" and row.text("algo") == rule and row.measured
+            and not row.slow_ranks and not row.slow_links
+        ]  # fmt: skip
         if mine:
-            return (min(mine, key=lambda row: (row.number_of("workers"), -row.number_of("rate_mbit"))),)
-    return ()
+            runs.append(min(mine, key=lambda row: (row.number_of("workers"), -row.number_of("rate_mbit"))))
+    return tuple(runs)
 
 
 def _server_speed(calibration: Calibration, traces: Traces, runs: Sequence[Row]) -> Parameter:

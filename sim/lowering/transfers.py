@@ -199,7 +199,7 @@ class TransferEmitter:
         return [end]
 
     def idle_rate(self, family: str, classes: Sequence[int]) -> float:
-        """Bytes/s at which a collective's first phase goes in the groups of these classes, alone on its links."""
+        """Bytes/s of a collective's first phase in the groups of these classes, alone on its links."""
         groups = self.family_classes[family].groups_of(tuple(classes))
         return min((self._flow_rate(family, group, 0) for group in groups), default=float("inf"))
 
