@@ -94,6 +94,8 @@ def vgg(shape: ImageShape, depth: int) -> tuple[Layer, ...]:
 
 
 RESNET_STAGES = {
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
     50: (3, 4, 6, 3),
     101: (3, 4, 23, 3),
     152: (3, 8, 36, 3),
@@ -101,7 +103,7 @@ RESNET_STAGES = {
 
 
 def resnet(shape: ImageShape, depth: int) -> tuple[Layer, ...]:
-    """ResNet-50, -101 or -152, v1.5: the stride is in the 3x3 convolution (He et al. 2016; torchvision)."""
+    """ResNet of basic blocks (18, 34) or bottlenecks, v1.5: their 3x3 has the stride (He et al. 2016)."""
     net = Trace(shape.fused_norm)
     image = net.convolution(Image(3, shape.image_size, shape.image_size), 64, 7, 2, 3)
     image = net.pool(image, 3, 2, 1)
@@ -109,11 +111,24 @@ def resnet(shape: ImageShape, depth: int) -> tuple[Layer, ...]:
     for stage, repeats in enumerate(RESNET_STAGES[depth]):
         for index in range(repeats):
             stride = 2 if stage > 0 and index == 0 else 1
-            image = bottleneck(net, image, 64 * 2**stage, stride, downsample=index == 0)
+            width = 64 * 2**stage
+            if depth < 50:
+                image = _basic(net, image, width, stride)
+            else:
+                image = bottleneck(net, image, width, stride, downsample=index == 0)
             net.next_block()
     image = net.adaptive_pool(image, 1)
     net.linear(image.elements, shape.num_classes, head=True)
     return net.layers()
+
+
+def _basic(net: Trace, image: Image, width: int, stride: int) -> Image:
+    """A residual block of two 3 x 3 convolutions; with a stride the identity is projected."""
+    inner = net.convolution(image, width, 3, stride, 1)
+    if stride == 1:
+        return net.convolution(inner, width, 3, 1, 1, residual=True)
+    net.convolution(inner, width, 3, 1, 1, relu=False)
+    return net.convolution(image, width, 1, stride, residual=True)
 
 
 def bottleneck(net: Trace, image: Image, width: int, stride: int, *, downsample: bool) -> Image:

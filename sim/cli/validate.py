@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,7 +82,22 @@ def runs(
         emit_json(report.to_dict())
     else:
         _print(report)
+    _has_predictions(report, measurements)
     return 0
+
+
+def _has_predictions(report: Report, measurements: str | None) -> None:
+    """Refuse a file of which no row can be simulated; its rows and reasons are printed all the same."""
+    from sim.errors import InputError
+
+    if any(item.prediction.ok for item in report.scored):
+        return
+    reasons = Counter(item.reason for item in report.skipped)
+    reasons.update(item.prediction.message for item in report.scored)
+    (reason, rows), *others = reasons.most_common()
+    more = f" and {len(others)} other reasons" if others else ""
+    hint = f"{rows} of {reasons.total()} rows: {reason.rstrip('.')}{more}"
+    raise InputError("--measurements", "have a row that can be simulated", measurements or None, hint=hint)
 
 
 def cache_folder() -> Path:

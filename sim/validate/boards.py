@@ -48,6 +48,7 @@ BOARDS: dict[str, Board] = {
         {80: "a100-pcie-80gb", 40: "a100-pcie-40gb"}, 8, 0.0, (1, 200.0), PCIE[4], "epyc-7742"
     ),
     "H100": Board({80: "h100-80gb", 96: "h100-96gb"}, 8, 450e9, (8, 400.0), PCIE[5], "xeon-8480c"),
+    "H100-NVL": Board({94: "h100-nvl-94gb"}, 8, 0.0, (1, 400.0), PCIE[5], "xeon-8480c"),
     "H100-PCIE": Board({80: "h100-pcie-80gb"}, 8, 0.0, (1, 400.0), PCIE[5], "xeon-8480c"),
     "H200": Board({141: "h200-141gb"}, 8, 450e9, (8, 400.0), PCIE[5], "xeon-8480c"),
     "B200": Board({180: "b200-180gb"}, 8, 900e9, (8, 400.0), PCIE[5], "xeon-8480c"),
@@ -105,20 +106,46 @@ NICKNAMES: tuple[tuple[str, str], ...] = (
     (r"^(RTX|GEFORCE)?-?3090", "RTX-3090"),
     (r"^(RTX|GEFORCE)?-?4090", "RTX-4090"), (r"^(GTX|GEFORCE)?-?1080-?TI", "GTX-1080-TI"),
     (r"^MI350X", "MI355X"), (r"^(GOOGLE-?)?(CLOUD-?)?TPU-?V5-?LITE", "TPU-V5E"), (r"^TRILLIUM", "TPU-V6E"),
-    (r"^TPUV", "TPU-V"), (r"^L40(?!S)", "L40S"), (r"^GAUDI-", "GAUDI"), (r"^MI300(?![0-9AX])", "MI300X"),
+    (r"^TPUV", "TPU-V"), (r"^DGX-?2", "V100-32GB"), (r"^DGX-?1(?!\d)", "V100"), (r"^P3DN\b", "V100-32GB"),
+    (r"^P3\b", "V100"), (r"^P4DE\b", "A100-80GB"), (r"^P4D\b", "A100-40GB"), (r"^P5\b", "H100"),
+    (r"^P2\b", "K80"), (r"^G4DN\b", "T4"), (r"^G5\b", "A10G"), (r"^L40(?!S)", "L40S"),
+    (r"^GAUDI-", "GAUDI"), (r"^MI300(?![0-9AX])", "MI300X"),
 )  # fmt: skip
-"""Other spellings of the names above, and near relatives: pattern -> what it is read as."""
+"""Other spellings of the names above, systems and cloud instances of one kind of GPU, near relatives: pattern
+-> what it is read as."""
 
 _MAKERS = r"\b(NVIDIA|TESLA|AMD|INSTINCT|INTEL|HABANA|GOOGLE|CLOUD|GEFORCE|QUADRO|GPU)\b|\(R\)|\(TM\)"
 
 
-def board_key(text: str) -> str | None:
-    """Key of :data:`BOARDS` for what a row calls its GPU; None if no design is known."""
+def _name(text: str) -> str:
+    """What a row calls its GPU in the spelling of :data:`BOARDS`: upper case, hyphens, without makers."""
     name = re.sub(r"[\s_]+", "-", re.sub(_MAKERS, " ", text.upper()).strip())
     name = re.sub(r"^(\d+)-?X-?", "", name)  # "8x A100"
     for pattern, known in NICKNAMES:
         name = re.sub(pattern, known, name)
-    for known in sorted(BOARDS, key=len, reverse=True):
-        if re.match(rf"{re.escape(known)}(?![0-9])", name):
-            return known
+    return name
+
+
+def board_key(text: str) -> str | None:
+    """Key of :data:`BOARDS` for what a row calls its GPU; None if no design is known.
+
+    A name at the beginning goes before one further on ("DGX-A100", "HGX H100 8-GPU").
+    """
+    name, keys = _name(text), sorted(BOARDS, key=len, reverse=True)
+    for start in ("^", r"(?<![A-Z0-9])"):
+        for known in keys:
+            if re.search(rf"{start}{re.escape(known)}(?![0-9])", name):
+                return known
     return None
+
+
+def memory_in_name(text: str) -> float | None:
+    """Gigabytes that a GPU's name states ("A100-SXM4-40GB", "V100 32 GB", "A100-80G")."""
+    found = re.search(r"(?<![\d.])(\d{1,3})-?(?:GI?B|G)(?![A-Z/])", _name(text))
+    return float(found[1]) if found else None
+
+
+def stated_power(text: str) -> float | None:
+    """Watts of a power limit in a text ("500 W cap", "power limit 300W", "@ 300W"); None without one."""
+    found = re.search(r"(?<![\d.])(\d{2,4}) ?W\b", text)
+    return float(found[1]) if found else None

@@ -235,11 +235,22 @@ def framework_of(row: Row) -> Framework:
     """
     text = row.text("framework").lower()
     found = next((known for known in FRAMEWORKS if re.search(known.pattern, text)), DEFAULT)
-    if (board_key(row.text("gpu")) or "").startswith(RECENT):
+    renamed = found.key in SUCCESSORS and _year(row) >= CORE_SINCE
+    if (board_key(row.text("gpu")) or "").startswith(RECENT) or renamed:
         key = SUCCESSORS.get(found.key, found.key)
         later = next((known for known in FRAMEWORKS if known.key == key), found)
         found = replace(later, flash=True)
     return replace(found, **_stated(row))
+
+
+CORE_SINCE = 2023
+"""Megatron-LM and NeMo build on Megatron-Core, with fused attention, since this year."""
+
+
+def _year(row: Row) -> int:
+    """Year in which a run was published at the earliest; 0 where the row does not say."""
+    found = re.search(r"(20[12]\d)", row.text("date"))
+    return int(found[1]) if found else 0
 
 
 _STATED: tuple[tuple[str, dict[str, bool | str]], ...] = (

@@ -14,7 +14,16 @@ from functools import lru_cache
 from sim.catalog import Catalog
 from sim.spec import Cluster, Device, Fabric, Host
 from sim.spec.host import HostLink, Nic
-from sim.validate.boards import BOARDS, MESHES, NVL72_DOMAIN, VARIANTS, Board, board_key
+from sim.validate.boards import (
+    BOARDS,
+    MESHES,
+    NVL72_DOMAIN,
+    VARIANTS,
+    Board,
+    board_key,
+    memory_in_name,
+    stated_power,
+)
 from sim.validate.datasheets import (
     CABLE_LATENCY,
     GIGABIT,
@@ -56,10 +65,35 @@ def device_name(row: Row) -> str:
     for (base, pattern), device in VARIANTS.items():
         if base == name and re.search(pattern, described):
             return device
-    size = row.number("gpu_mem_gb")
+    size = row.number("gpu_mem_gb") or memory_in_name(row.text("gpu"))
     if size is None:
         return next(iter(board.device.values()))
     return board.device[min(board.device, key=lambda known: abs(known - size))]
+
+
+LOWEST_POWER, USUAL_POWER = 0.3, 0.97
+"""Shares of a device's power between which a stated limit is taken for one."""
+
+
+def power_limit(row: Row, device: Device) -> float | None:
+    """Watts that a row limits its GPU to; None where it says nothing, or what the device draws anyway."""
+    for column in ("gpu", "notes", "source_detail"):
+        watts = stated_power(row.text(column))
+        if watts and LOWEST_POWER <= watts / device.peak_power <= USUAL_POWER:
+            return watts
+    return None
+
+
+def limited(device: Device, watts: float) -> Device:
+    """The device under a lower power limit: a slower clock, the same memory.
+
+    Power of a chip falls about with the square of its clock between its limit and half of it: voltage falls
+    with the clock, at first less than in proportion (the 700 and 500 W variants of H100 are told apart
+    alike).
+    """
+    slower = math.sqrt(watts / device.peak_power)
+    peaks = {dtype: peak * slower for dtype, peak in device.peak_flops.items()}
+    return device.model_copy(update={"peak_flops": peaks, "peak_power": watts})
 
 
 def build_cluster(row: Row, catalog: Catalog) -> tuple[Cluster, list[str]]:
@@ -87,8 +121,10 @@ def build_cluster(row: Row, catalog: Catalog) -> tuple[Cluster, list[str]]:
     speed = speed or board.ports[1]
     nvlink = _nvlink(row, board)
     mesh = MESHES.get(name) if _is_mesh(row, name, per_host) else None
+    device = device_name(row)
+    power = power_limit(row, catalog.device(device))
     return _cluster(
-        catalog, device_name(row), per_host, hosts, nvlink, mesh, ports, speed, board.pcie, board.cpu
+        catalog, device, power, per_host, hosts, nvlink, mesh, ports, speed, board.pcie, board.cpu
     ), assumed
 
 
@@ -151,6 +187,7 @@ def _ports(row: Row, board: Board, per_host: int) -> tuple[int, float]:
 def _cluster(
     catalog: Catalog,
     device: str,
+    power: float | None,
     per_host: int,
     hosts: int,
     nvlink: float,
@@ -161,6 +198,7 @@ def _cluster(
     cpu: str,
 ) -> Cluster:
     spec, processor = catalog.device(device), catalog.device(cpu)
+    spec = spec if power is None else limited(spec, power)
     host = _host(catalog, spec, per_host, nvlink, mesh, ports, speed, pcie, cpu)
     return Cluster(
         name=f"{device}-{per_host}x{hosts}",

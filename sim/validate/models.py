@@ -155,7 +155,11 @@ def _transformer(row: Row, framework: Framework) -> tuple[str, Params, list[str]
             "dropout": False,
         }
     else:
-        params |= {"max_positions": sequence, "dropout": not framework.flash}
+        params |= {
+            "max_positions": None if row.text("positions") == "rotary" else sequence,
+            "tied_embeddings": row.text("tied_embeddings") != "no",
+            "dropout": not framework.flash,
+        }
     experts = row.whole("n_experts")
     if experts:
         width = row.whole("moe_ffn") or row.whole("ffn")

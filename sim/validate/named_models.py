@@ -11,6 +11,8 @@ Params = dict[str, Any]
 Named = tuple[str, str, Params]
 
 CNN_NAMES: tuple[Named, ...] = (
+    (r"^resnet-?18", "cnn:resnet18", {}),
+    (r"^resnet-?34", "cnn:resnet34", {}),
     (r"^(resnet-?50|rn50)", "cnn:resnet50", {}),
     (r"^resnet-?101", "cnn:resnet101", {}),
     (r"^resnet-?152", "cnn:resnet152", {}),
@@ -115,6 +117,10 @@ _TRANSLATION: Params = {
     "sequence_length": 32, "target_length": 32,
 }  # fmt: skip
 _TRANSLATION_BASE: Params = {**_TRANSLATION, "hidden": 512, "num_heads": 8}
+_WHISPER: Params = {
+    "encoder_layers": 32, "decoder_layers": 32, "hidden": 1280, "num_heads": 20, "vocabulary": 51866,
+    "sequence_length": 1500, "target_length": 448,
+}  # fmt: skip
 _XL_BASE: Params = {
     "num_layers": 16, "hidden": 512, "num_heads": 8, "ffn_hidden": 2048, "sequence_length": 192,
     "memory_length": 192,
@@ -142,14 +148,16 @@ SEQUENCES: tuple[Named, ...] = (
     (rf"{_T5}small", "encoder-decoder", _t5(8, 512, 6, 1024)),
     (r"^m?bart-?large", "encoder-decoder", _BART),
     (r"^m?bart-?base", "encoder-decoder", _BART_BASE),
-    (r"^transformer-?big", "encoder-decoder", _TRANSLATION),
+    (r"^whisper-?large", "encoder-decoder", _WHISPER),
+    (r"^transformer-?(\w+[-_])*big", "encoder-decoder", _TRANSLATION),
     (r"^transformer-?base", "encoder-decoder", _TRANSLATION_BASE),
     (r"^transformer-?xl-?base", "transformer-xl", _XL_BASE),
     (r"^transformer-?xl-?large", "transformer-xl", _XL_LARGE),
 )
-"""Sizes of the papers (T5 v1.1: Raffel et al. 2020; BART: Lewis et al. 2020; Transformer: Vaswani et al.
-2017; Transformer-XL: Dai et al. 2019 with the segment lengths of NVIDIA/DeepLearningExamples). A translation
-sample is taken as 32 tokens each way."""
+"""Sizes of the papers (T5 v1.1: Raffel et al. 2020, with one table for input and output as NeMo shares it;
+BART: Lewis et al. 2020; Whisper: Radford et al. 2022, 30 s of speech, its two convolutions left out;
+Transformer: Vaswani et al. 2017; Transformer-XL: Dai et al. 2019 with the segment lengths of
+NVIDIA/DeepLearningExamples). A translation sample is taken as 32 tokens each way."""
 
 VISION: tuple[Named, ...] = (
     (r"^(vit|deit)-?(ti|tiny)", "vit", {"num_layers": 12, "hidden": 192, "num_heads": 3}),

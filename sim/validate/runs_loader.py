@@ -16,9 +16,10 @@ from typing import Any
 from sim.architecture import generate
 from sim.catalog import Catalog
 from sim.errors import ClusterloomError
-from sim.spec import Calibration, Cluster, Scenario, Strategy, Workload
+from sim.spec import Calibration, Cluster, Device, Scenario, Strategy, Workload
 from sim.spec.layer import Layer
 from sim.spec.workload import kept_bytes
+from sim.validate.fits import made_to_fit
 from sim.validate.frameworks import Framework, framework_of, overlaps_tensor
 from sim.validate.hardware import Unsupported, build_cluster, gpu_count
 from sim.validate.models import WORDS_PER_SAMPLE, default_batch, model_of
@@ -33,7 +34,8 @@ _DTYPES = (
     (r"bf16|bfloat", "bf16"),
     (r"fp16|amp|mixed|half", "fp16"),
     (r"tf32", "tf32"),
-    (r"fp32|float32", "fp32"),
+    (r"fp32|float32|single", "fp32"),
+    (r"int8", "int8"),
 )
 
 
@@ -185,12 +187,12 @@ def load_run(row: Row, catalog: Catalog) -> Run:
     params = {
         **params,
         "name": row.text("model") or "unnamed",
-        "dtype": _dtype(row, assumed),
+        "dtype": _dtype(row, generator, cluster.main_device, assumed),
         "optimizer": _optimizer(row, framework),
         "global_batch_size": batch,
     }
     params |= _gradients(row, framework, str(params["dtype"]))
-    return Run(
+    run = Run(
         row=row,
         generator=generator,
         params=params,
@@ -201,15 +203,22 @@ def load_run(row: Row, catalog: Catalog) -> Run:
         measured_s=_measured(row, batch, _tokens(generator, params)),
         assumed=tuple(dict.fromkeys(assumed)),
     )
+    return made_to_fit(run, catalog.calibration(("default",)))
 
 
-def _dtype(row: Row, assumed: list[str]) -> str:
+_LANGUAGE = ("transformer", "moe", "latent", "hybrid", "encoder-decoder")
+
+
+def _dtype(row: Row, generator: str, device: Device, assumed: list[str]) -> str:
+    """Compute type: as stated, else bf16 (or the device's fp16) for language models, fp32 for others."""
     text = row.text("precision").lower()
     for pattern, dtype in _DTYPES:
         if re.search(pattern, text):
             return dtype
     assumed.append("precision")
-    return "bf16" if row.text("family").endswith("lm") else "fp32"
+    if not row.text("family").endswith("lm") and generator not in _LANGUAGE:
+        return "fp32"
+    return next((dtype for dtype in ("bf16", "fp16") if dtype in device.peak_flops), "fp32")
 
 
 _STATED_GRADIENTS = r"(?:grad|reduc)\w*[ _-]*(?:in|sync|dtype)?[ _=:-]*(fp32|float32|bf16|fp16)"
@@ -354,15 +363,25 @@ def _recompute(row: Row, framework: Framework, assumed: list[str]) -> str:
     return framework.recompute
 
 
+_SHARDINGS: tuple[tuple[str, str], ...] = (
+    (r"zero ?\+\+|zeropp|hpz|qwz", "zero3"),
+    (r"no[_ -]?shard", "replicated"),
+    (r"grad[_ -]?op|stage[ _=:-]*2|zero[ _-]*(?:stage)?[ _=:-]*2", "zero2"),
+    (r"stage[ _=:-]*3|zero[ _-]*(?:stage)?[ _=:-]*3", "zero3"),
+    (r"stage[ _=:-]*1|zero[ _-]*(?:stage)?[ _=:-]*1|dist\w*[ _-]opt", "zero1"),
+    (r"fsdp|full\w*[_ -]?shard|hybrid[_ -]?shard|hsdp|mics", "zero3"),
+    (r"^(none|no|ddp|replicated|dp)\b|stage[ _=:-]*0|zero[ _-]*(?:stage)?[ _=:-]*0", "replicated"),
+)
+"""What cells call the sharding of state, and what it is; the first that is found decides."""
+
+
 def _state(row: Row, framework: Framework, assumed: list[str]) -> str:
-    text = row.text("shard").lower()
-    if text.startswith("none"):
-        return "replicated"
-    for level in ("zero1", "zero2", "zero3"):
-        if level in text:
-            return level
-    if "fsdp" in text:
-        return "zero3"
+    """Where state lies: as the row says, or its framework's name ("DeepSpeed ZeRO-3"), else by default."""
+    for column in ("shard", "framework"):
+        text = row.text(column).lower()
+        found = next((state for pattern, state in _SHARDINGS if re.search(pattern, text)), None)
+        if found is not None:
+            return found
     assumed.append("shard")
     return framework.state
 
@@ -378,8 +397,23 @@ def _sharding(row: Row, framework: Framework, state: str, degrees: dict[str, int
     size = int(stated[1]) if stated else 0
     if not stated and re.search(r"hybrid|hsdp|within (a|one|each|the)? ?(node|host)|mics", text):
         size = (row.whole("gpus_per_node") or 8) // degrees["tp"]
+    if state == "zero3":
+        fields |= _quantised(text, row.whole("gpus_per_node") or 8, replicas)
     if state.startswith("zero") and degrees["ep"] == 1 and 1 < size < replicas and replicas % size == 0:
         fields["shard_ranks"] = size
+    return fields
+
+
+def _quantised(text: str, per_host: int, replicas: int) -> dict[str, Any]:
+    """ZeRO++ (arXiv:2306.10209): 8-bit gathers, a copy in each host, 4-bit gradients; or those named."""
+    whole = re.search(r"zero ?\+\+|zeropp", text) and not re.search(r"hpz|qwz|qgz", text)
+    fields: dict[str, Any] = {}
+    if whole or "qwz" in text:
+        fields["gather_bits"] = 8
+    if (whole or "hpz" in text) and replicas % per_host == 0 and replicas > per_host:
+        fields["backward_shard_ranks"] = per_host
+    if whole or "qgz" in text:
+        fields |= {"compression": "qsgd", "compression_levels": 8}
     return fields
 
 
