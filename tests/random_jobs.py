@@ -152,7 +152,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
         fields["activation_exchange"] = draw(st.sampled_from(["never", "cheaper", "always"]))
     if state in ("replicated", "zero1", "zero2", "zero3"):
         fields["offload_optimizer"] = draw(st.sampled_from([False, False, True]))
-    if pp == 1 and fields["recompute"] == "none":
+    if fields.get("schedule") not in ("zb_h1", "zb_h2", "zb_v", "dualpipe", "pipedream_async", "2bw"):
         fields["offload_activations"] = draw(st.sampled_from([False, False, True]))
     whole = fields["tp"] == pp == fields["cp"] == fields["ep"] == 1
     if whole and state in ("replicated", "local") and fields.get("activation_exchange", "never") == "never":

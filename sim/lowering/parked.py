@@ -7,14 +7,15 @@ from collections import defaultdict
 from sim.graph.builder import Edge, Ends
 from sim.graph.execution import Cause
 from sim.lowering.emitter import Emitter
-from sim.models.memory import stored_elements
+from sim.models.memory import activation_elements, stored_elements
 
 
 class ParkedActivations:
     """Activations in host memory between forward and backward (ZeRO-Infinity: Rajbhandari et al., SC 2021).
 
     What a layer keeps goes down beside the computation that follows. It comes back while the layer behind it
-    in the model is in its backward, so that two layers' activations are on the device at a time.
+    in the model is in its backward, so that two layers' activations are on the device at a time. With full
+    recomputation blocks take the place of layers: their inputs go, and come back before they run again.
     """
 
     def __init__(self, emitter: Emitter) -> None:
@@ -23,8 +24,15 @@ class ParkedActivations:
         self.begun: dict[int, Ends] = defaultdict(dict)  # what the latest backward of a stage waited for
 
     def _size(self, layer: int) -> float:
-        spec, plan = self.plan.workload.layers[layer], self.plan
-        return stored_elements(spec, plan.strategy) * plan.local_samples * plan.element_bytes
+        plan, layers = self.plan, self.plan.workload.layers
+        if plan.strategy.recompute != "full":
+            elements = stored_elements(layers[layer], plan.strategy)
+        elif layer and layers[layer - 1].block == layers[layer].block:
+            elements = 0.0  # of a block, only its input is kept
+        else:
+            block = [spec for spec in layers[layer:] if spec.block == layers[layer].block]
+            elements, _ = activation_elements(block, plan.strategy)
+        return elements * plan.local_samples * plan.element_bytes
 
     def _move(self, way: str, stage: int, layer: int, m: int, step: int, after: Ends) -> Ends:
         moved: Ends = {}

@@ -340,6 +340,8 @@ class StepLowering:
         weights = ends
         for block in reversed(self._blocks(self.plan.chunks[virtual])):
             if self.strategy.recompute == "full":
+                if self.parked:
+                    ends = self.parked.come_back(stage, block[0], m, self.step, ends)
                 for index in block:
                     ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=True)
                     if self.layers[index].kind not in _KEPT:
@@ -348,7 +350,7 @@ class StepLowering:
                 ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=True)
                 if self.layers[index].kind in self.strategy.recompute_layers:
                     ends = yield from self._layer_forward(stage, virtual, index, m, ends, Cause.RECOMPUTE)
-                if self.parked:
+                if self.parked and self.strategy.recompute != "full":
                     ends = self.parked.come_back(stage, index, m, self.step, ends)
                 ends, weights = yield from self._layer_backward(stage, index, m, ends, weights, split=split)
                 if not split:

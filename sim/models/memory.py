@@ -279,13 +279,17 @@ def _activations(
         elements = stored_elements(layer, strategy, recompute=recompute)
         return elements - _narrow_elements(layer, strategy, workload)
 
-    if strategy.offload_activations:  # those of the layer at hand, and of the one that comes or goes
+    if strategy.offload_activations and strategy.recompute != "full":
+        # Those of the layer at hand, and of the one that comes or goes.
         return 2 * per_element * max((stored(layer, "none") for layer in layers), default=0.0)
     if strategy.recompute not in ("full", "alternate"):
         again = [layer for layer in layers if layer.kind in strategy.recompute_layers]
         most = max((stored(layer, "all") for layer in again), default=0.0)
         return per_element * (held * sum(stored(layer, strategy.recompute) for layer in layers) + most)
     kept, _ = activation_elements(layers, strategy)
+    if strategy.offload_activations:
+        held = min(held, 1.0)
+        kept = 2 * max((activation_elements(block, strategy)[0] for block in _blocks(layers)), default=0.0)
     block_peak = max(
         (sum(stored(layer, "none") for layer in block) for block in _blocks(layers)),
         default=0.0,

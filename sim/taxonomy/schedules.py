@@ -31,6 +31,8 @@ class ScheduleFacts:
         at once and validate afterwards; schedules without a flush have no common point in time.
     update_delay : int
         Steps between a step's gradients and the update that applies them.
+    split_backward : bool
+        Whether the gradients of weights are computed apart from those of inputs.
     even_stages : bool
         Whether it needs an even number of stages.
     micro_batches_of_stages : int
@@ -46,6 +48,7 @@ class ScheduleFacts:
     flushes: bool = True
     global_norm: bool = True
     update_delay: int = 0
+    split_backward: bool = False
     even_stages: bool = False
     micro_batches_of_stages: int = 0
     even_micro_batches: bool = False
@@ -74,17 +77,20 @@ SCHEDULES: Mapping[str, ScheduleFacts] = {
         "weight gradients fill the bubble: (p-1)(F+B-W), p micro-batches in flight",
         _ZERO_BUBBLE,
         global_norm=False,
+        split_backward=True,
     ),
     "zb_h2": ScheduleFacts(
         "weight gradients fill the bubble: (p-1)(F+B-2W), 2p-1 micro-batches in flight",
         _ZERO_BUBBLE,
         global_norm=False,
+        split_backward=True,
     ),
     "zb_v": ScheduleFacts(
         "two chunks per rank, there and back: no bubble if F = B = W, p micro-batches in flight",
         f"{_ZERO_BUBBLE}, section 6",
         chunks=2,
         global_norm=False,
+        split_backward=True,
     ),
     "chimera": ScheduleFacts(
         "two replicas in opposite directions: p-2 slots of bubble, twice the weights",
@@ -97,6 +103,7 @@ SCHEDULES: Mapping[str, ScheduleFacts] = {
         "two directions, forward and backward overlap: bubble (p/2-1)(F&B+B-3W), twice the weights",
         "DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 3.2.1",
         bidirectional=True,
+        split_backward=True,
         even_stages=True,
         even_micro_batches=True,
         micro_batches_of_stages=2,

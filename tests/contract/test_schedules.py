@@ -104,6 +104,9 @@ def cost(forward: float, inputs: float, weights: float, name: str) -> Cost:
 
 def test_names_agree() -> None:
     assert list(SCHEDULES) == list(FACTS) == list(names_of(spec.Schedule))
+    for name, facts in FACTS.items():
+        kinds = {action.kind for slot in SCHEDULES[name].order(0, 4, 8, 2) for action in slot}
+        assert facts.split_backward == ("W" in kinds)
 
 
 @pytest.mark.parametrize(("name", "p", "m"), CASES)

@@ -171,6 +171,41 @@ def test_parked_activations_cross_to_the_host_and_back() -> None:
     assert foot == pytest.approx([4 * 2 * 1e6 * 4, 2 * 2 * 1e6 * 4])
 
 
+def test_stages_park_the_inputs_of_blocks_that_they_compute_again() -> None:
+    """Two stages of two blocks, four micro-batches: what leaves is a block's input, once each way."""
+    model, where = stored(), resolved([(switched_host(4, 4), 1)])
+    model = model.model_copy(update={"batch_per_device": 4})
+    fields: dict[str, Any] = {
+        "pp": 2,
+        "micro_batch_size": 1,
+        "recompute": "full",
+        "offload_activations": True,
+    }
+    parked = run(model, where, **fields)
+    graph = parked.graph
+    assert graph is not None
+    for way in ("offload", "reload"):
+        moves = np.isin(np.array(graph.names)[graph.name], [f"layer{i}.{way}" for i in range(4)])
+        bytes_each = graph.total_bytes[moves] * graph.devices.multiplicity[graph.device[moves]]
+        assert bytes_each.sum() == pytest.approx(
+            4 * 4 * 4 * 1e5 * 4 / 2
+        )  # ranks: a stage has half the layers
+    # At a time: the inputs of two blocks, and the insides of one.
+    plan = make_plan(scenario(model, RACK, **fields))
+    assert plan.footprints[0]["activations"] == pytest.approx((2 * 1e5 + 1e6) * 4)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "chimera", "naive"])
+def test_parking_never_saves_time_and_bounds_memory(schedule: str) -> None:
+    model, where = stored(), resolved([(switched_host(4, 4), 1)])
+    model = model.model_copy(update={"batch_per_device": 4})
+    fields: dict[str, Any] = {"pp": 2, "micro_batch_size": 1, "schedule": schedule}
+    plain, parked = run(model, where, **fields), run(model, where, **fields, offload_activations=True)
+    assert parked.step_time_s >= plain.step_time_s * (1 - 1e-9)  # type: ignore[operator]
+    for stages in (parked.memory_by_stage,):
+        assert max(stage["activations"] for stage in stages) <= 2 * 1e6 * 4 * (1 + 1e-9)
+
+
 def test_some_kinds_of_layers_run_forward_again() -> None:
     """Of the two layers of the kind only inputs are kept, and at a time the one that is computed again."""
     model = stored()

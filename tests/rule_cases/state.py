@@ -22,10 +22,17 @@ REFUSED: list[Case] = [
     ),
     Case(
         "offload-activations",
-        {"offload_activations": True, "recompute": "full"},
+        {"offload_activations": True, "pp": 4, "schedule": "zb_h1", "micro_batch_size": 1},
         "offload_activations",
-        "be false unless pp is 1 and nothing is recomputed",
-        advice="Try false or strategy.recompute=none.",
+        "be false unless a backward is whole and in the step of its forward",
+        advice="Try false or strategy.schedule=1f1b.",
+    ),
+    Case(
+        "offload-activations",
+        {"offload_activations": True, "recompute": "alternate"},
+        "offload_activations",
+        "be false unless a backward is whole",
+        advice="Try false or strategy.recompute=full.",
     ),
     Case(
         "replicas-per-device",

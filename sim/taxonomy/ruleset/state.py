@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sim.taxonomy.context import Context
 from sim.taxonomy.rule import Finding, Overrides, RuleSet, near_divisors, ways
+from sim.taxonomy.schedules import SCHEDULES
 
 RULES = RuleSet()
 
@@ -324,18 +325,19 @@ def offloading_has_disks(c: Context) -> Finding | None:
 
 
 @RULES.refuse(
-    "offload-activations", "offload_activations pp recompute",
-    "a layer's own activations leave behind its forward and are back before its backward",
+    "offload-activations", "offload_activations schedule recompute",
+    "what a forward leaves is back on the device once, for one backward of the same step",
 )  # fmt: skip
-def parked_activations_are_stored(c: Context) -> Finding | None:
-    """Offloaded activations with a pipeline, or with recomputation instead of storing them."""
-    strategy = c.strategy
-    if not strategy.offload_activations or (strategy.pp == 1 and strategy.recompute == "none"):
+def parked_activations_come_back_once(c: Context) -> Finding | None:
+    """Offloaded activations that two passes need, or that a later step does, or of which parts remain."""
+    strategy, facts = c.strategy, SCHEDULES[c.strategy.schedule]
+    twice = strategy.pp > 1 and (facts.split_backward or not facts.flushes)
+    if not strategy.offload_activations or not (twice or strategy.recompute == "alternate"):
         return None
-    must = "be false unless pp is 1 and nothing is recomputed"
+    must = "be false unless a backward is whole and in the step of its forward"
     ways_out: tuple[Overrides, ...] = (
         {"strategy.offload_activations": False},
-        {"strategy.recompute": "none"},
+        {"strategy.schedule": "1f1b"} if twice else {"strategy.recompute": "full"},
     )
     return Finding("strategy.offload_activations", must, "true", ways_out, explain=True)
 
