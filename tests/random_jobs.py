@@ -168,6 +168,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     elif state == "zero3":
         fields["prefetch"] = draw(st.sampled_from([0, 1, 2]))
         fields |= draw(st.sampled_from([{}, {"gather_bits": 8}, {"backward_shard_ranks": 2}]))
+        fields["offload_parameters"] = fields["offload_optimizer"]
     elif state in ("replicated", "local"):
         fields["collective"] = draw(
             st.sampled_from(

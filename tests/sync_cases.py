@@ -109,7 +109,7 @@ REFUSED: list[tuple[str, Fields, str, str]] = [
     ("push-probability-owner", GRAPH | {"push_probability": 0.5}, "push_probability", "be 1.0 unless"),
     ("fragments-owner", {"fragments": 2}, "fragments", "be 1 unless"),
     ("exchange-overlap-owner", {"exchange_overlap": 2}, "exchange_overlap", "be 0 unless"),
-    ("delay-compensation-owner", {"delay_compensation": True}, "delay_compensation", "be False unless"),
+    ("delay-compensation-owner", {"delay_compensation": True}, "delay_compensation", "be false unless"),
     ("exchange-bits-owner", {"exchange_bits": 8}, "exchange_bits", "be absent unless models are exchanged"),
 ]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from sim.graph.builder import Edge, Ends
-from sim.graph.execution import Cause
+from sim.graph.execution import Cause, TaskKind
 from sim.lowering.emitter import Emitter
 from sim.lowering.plan import Plan
 from sim.models.collectives import Phase
@@ -48,7 +48,39 @@ def update(emitter: Emitter, stage: int, step: int, elements: float, after: Ends
         task = emitter.builder.compute(
             row, seconds, "optimizer.host", Cause.OPTIMIZER, after=[down], streams=(stream,), step=step
         )
-        out[index] = [_move(emitter, "reload", index, up_bytes, [task], step)]
+        stays = plan.strategy.offload_parameters
+        out[index] = [task if stays else _move(emitter, "reload", index, up_bytes, [task], step)]
+    return out
+
+
+def fetch(
+    emitter: Emitter, stage: int, elements: float, name: str, after: Ends, *, micro_batch: int, step: int
+) -> Ends:
+    """Bring ``elements`` parameters of each rank of a stage to its device; from disks through host memory.
+
+    Reading a disk is a delay on a stream of its own: the ranks of a host share its bandwidth, and the next
+    read goes on beside this one's way up (ZeRO-Infinity, section 6.2).
+    """
+    plan, out = emitter.plan, Ends()
+    size = elements * plan.element_bytes
+    for index in emitter.stage_classes[stage]:
+        row, held = emitter.device_row[index], list(after.get(index, ()))
+        if plan.strategy.offload_target == "nvme":
+            bandwidth, sharing = disk_share(plan)
+            held = [
+                emitter.builder.task(
+                    TaskKind.TRANSFER, f"{name}.read", Cause.PARAMETER_COMM, device=row, after=held,
+                    work=size * sharing / bandwidth, streams=(emitter.builder.stream(row, "disk"),),
+                    micro_batch=micro_batch, step=step,
+                )
+            ]  # fmt: skip
+        group = emitter.family_classes["reload"].by_member[index][0]
+        out[index] = [
+            emitter.transfer(
+                "reload", group, size, f"{name}.fetch", Cause.PARAMETER_COMM, held, participants=(index,),
+                stream="fetch", micro_batch=micro_batch, step=step,
+            )
+        ]  # fmt: skip
     return out
 
 
@@ -64,12 +96,17 @@ def disk_seconds(plan: Plan, elements: float) -> float:
     """Seconds to read and write the fp32 states of a rank's parameters on the disk of its host.
 
     ZeRO-Infinity (Rajbhandari et al., SC 2021) pipelines both with the update; the ranks of a host share it.
+    Parameters that live there, too, are written in the format that is computed with.
     """
-    bandwidth, sharing = _slowest(
-        plan, lambda host: host.local_storage.bandwidth if host.local_storage else None
-    )
+    bandwidth, sharing = disk_share(plan)
     states = FP32 * (1 + OPTIMIZER_STATES[plan.workload.optimizer])
-    return 2 * states * elements * sharing / bandwidth
+    written = plan.element_bytes if plan.strategy.offload_parameters else 0.0
+    return (2 * states + written) * elements * sharing / bandwidth
+
+
+def disk_share(plan: Plan) -> tuple[float, int]:
+    """Bytes/s of the slowest disk of a host in use, and most ranks that share one."""
+    return _slowest(plan, lambda host: host.local_storage.bandwidth if host.local_storage else None)
 
 
 def processor_seconds(plan: Plan, elements: float) -> float:

@@ -229,8 +229,9 @@ def _states(
     state += UPDATES[strategy.update_semantics].centre_bytes
     residual = 1.0 if compressor_of(strategy).error_feedback else 0.0  # of all gradients, whatever is sharded
     copies = (1 + strategy.delay) / (dp if level >= 2 else 1)
+    kept = 0.0 if strategy.offload_parameters else element / (dp if level >= 3 else 1)
     return {
-        "weights": parameters * element / (dp if level >= 3 else 1),
+        "weights": parameters * kept,
         "gradients": parameters * workload.gradient_bytes * (copies + residual),
         "optimizer": parameters * state / (dp if level >= 1 else 1),
     }

@@ -151,8 +151,11 @@ class Strategy(Spec):
     offload_optimizer: bool = Field(
         False, description="optimiser state in host memory, updated by the host's processors (D13)"
     )
+    offload_parameters: bool = Field(
+        False, description="ZeRO-3: shards of parameters come from the offload target for every gather (D13)"
+    )
     offload_target: Literal["host", "nvme"] = Field(
-        "host", description="where offloaded optimiser state lives: host memory, or the hosts' disks (D13)"
+        "host", description="where offloaded state and parameters live: host memory, or hosts' disks (D13)"
     )
     offload_activations: bool = Field(
         False, description="activations go to host memory after forward and come back before backward (D13)"

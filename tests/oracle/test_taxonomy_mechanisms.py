@@ -236,6 +236,34 @@ def test_states_on_disks_are_read_and_written() -> None:
     assert nvme.step_time_s - memory.step_time_s == pytest.approx(seconds, rel=0.2)  # type: ignore[operator]
 
 
+def test_parameters_off_the_device_come_for_every_gather() -> None:
+    """Each rank fetches its N-th for forward and backward, reads it from the disk before, and writes it once."""
+    from sim.spec.host import Storage
+
+    disk = Storage(kind="local_ssd", bandwidth=1e8)
+    where = serving(serving_host(1e9).model_copy(update={"local_storage": disk}), N)
+    fields: dict[str, Any] = {"state": "zero3", "offload_optimizer": True, "overlap": False}
+    near = run(where=where, **fields, offload_target="nvme")
+    far = run(where=where, **fields, offload_target="nvme", offload_parameters=True)
+    graph = far.graph
+    assert graph is not None
+    names = np.array(graph.names)[graph.name]
+    reads = graph.work[np.char.endswith(names, ".read")].sum()
+    assert reads == pytest.approx(2 * M / N / 1e8)
+    # Nothing overlaps here: two reads and a write of the disk come on top, the way up after the update goes.
+    extra = far.step_time_s - near.step_time_s  # type: ignore[operator]
+    assert extra == pytest.approx(3 * M / N / 1e8, rel=0.05)
+    inside = run(where=resolved([(switched_host(4, 4), 1)]), **fields, offload_parameters=True).graph
+    assert inside is not None
+    fetched = np.char.endswith(np.array(inside.names)[inside.name], ".fetch") & (inside.device == 0)
+    assert inside.total_bytes[fetched].sum() == pytest.approx(2 * M / 4)
+    weights = [
+        make_plan(scenario(MODEL, where, **fields, offload_parameters=off)).footprints[0]["weights"]
+        for off in (False, True)
+    ]
+    assert weights == [pytest.approx(M / N), 0]
+
+
 # -- meshes of peers ---------------------------------------------------------------------------------------
 
 

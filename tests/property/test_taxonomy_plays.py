@@ -87,6 +87,7 @@ COLLECTIVE = {
     "sufficient_factors": ["never", "never", "cheaper", "always"],
     "activation_exchange": ["never", "never", "cheaper", "always"],
     "offload_optimizer": [False, False, True],
+    "offload_parameters": [False, False, True],
     "reshard_after_forward": [True, False],
     "sparse_embeddings": ["never", "never", "gather", "servers"],
     "replicas_per_device": [1, 1, 2],

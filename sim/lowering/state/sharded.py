@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from sim.graph.builder import Ends
 from sim.graph.execution import Cause
+from sim.lowering import offload
 from sim.lowering.buckets import Bucket
 from sim.lowering.emitter import Emitter
 from sim.lowering.ends import extend
@@ -258,12 +259,19 @@ class FullyShardedState(StateLowering):
         done: Ends = {}
         bits = self.strategy.gather_bits
         width = self.plan.element_bytes if bits is None or second else bits / 8
+        held = after
         for bucket in self._buckets(unit):
             family = exchange_family("all_gather", shard_algorithm(self.plan), bucket.expert)
+            if self.strategy.offload_parameters and not second:
+                own = bucket.elements / self.plan.shard_size(expert=bucket.expert)
+                held = offload.fetch(
+                    self.emitter, stage, own, self.layers[unit[0]].name, after, micro_batch=micro_batch,
+                    step=step,
+                )  # fmt: skip
             ends = self.emitter.collective(
                 "second_all_gather" if second else family,
                 self.emitter.stage_classes[stage], bucket.elements * width,
-                f"{self.layers[unit[0]].name}.all_gather", Cause.PARAMETER_COMM, after, stream="dp_gather",
+                f"{self.layers[unit[0]].name}.all_gather", Cause.PARAMETER_COMM, held, stream="dp_gather",
                 chunks=self.strategy.chunks, micro_batch=micro_batch, step=step,
             )  # fmt: skip
             name = f"{self.layers[unit[0]].name}.unpack"

@@ -393,6 +393,16 @@ TRAINING: tuple[Dimension, ...] = (
                 {"strategy.offload_optimizer": True, "strategy.offload_target": "nvme"},
             ),
             Value(
+                "offload_parameters",
+                "shards of parameters as well: each gather fetches them first (ZeRO-Infinity)",
+                {
+                    _STATE: "zero3",
+                    "strategy.offload_optimizer": True,
+                    "strategy.offload_parameters": True,
+                },
+                ("strategy.offload_target",),
+            ),
+            Value(
                 "offload_activations",
                 "activations in host memory between forward and backward",
                 {"strategy.offload_activations": True},

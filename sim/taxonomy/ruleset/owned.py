@@ -22,7 +22,8 @@ def _owned(
         if value == default or owns(c):
             return None
         back: Overrides = {f"strategy.{field}": default}
-        said = "be absent" if default is None else f"be {default}"
+        plain = str(default).lower() if isinstance(default, bool) else default
+        said = "be absent" if default is None else f"be {plain}"
         return Finding(f"strategy.{field}", f"{said} unless {where}", value, (back, *ways))
 
     find.__doc__ = f"``{field}`` unless {where}."
@@ -129,6 +130,12 @@ _owned(
 _owned(
     "offload_target", "offload_optimizer", "offload_optimizer is true", "nothing else is offloaded to disks",
     lambda c: c.strategy.offload_optimizer, {"strategy.offload_optimizer": True},
+)  # fmt: skip
+_owned(
+    "offload_parameters", "state offload_optimizer", "state is zero3 and offload_optimizer is true",
+    "only ZeRO-3 gathers parameters when it needs them, and what updates them is where they are",
+    lambda c: c.strategy.sharding == 3 and c.strategy.offload_optimizer,
+    {"strategy.state": "zero3", "strategy.offload_optimizer": True},
 )  # fmt: skip
 _owned(
     "overlap_tensor", "tp sequence_parallel", "sequence_parallel is true",
