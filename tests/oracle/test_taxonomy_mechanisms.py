@@ -237,7 +237,7 @@ def test_states_on_disks_are_read_and_written() -> None:
 
 
 def test_parameters_off_the_device_come_for_every_gather() -> None:
-    """Each rank fetches its N-th for forward and backward, reads it from the disk before, and writes it once."""
+    """Each rank fetches its N-th for forward and backward, which the disk has read, and writes it once."""
     from sim.spec.host import Storage
 
     disk = Storage(kind="local_ssd", bandwidth=1e8)
