@@ -92,7 +92,7 @@ def scenario_what_if(
         What it ran on; as many hosts as the ranks need.
     edits : sequence of str
         ``FIELD=VALUE`` with a field of the strategy (``tp=2``, ``bucket_size=50MB``, ``compression=fp16``,
-        ``overlap=none``), a dotted field of the scenario (``cluster.fabric.oversubscription=2``),
+        ``overlap=false``), a dotted field of the scenario (``cluster.fabric.oversubscription=2``),
         ``device=NAME`` or ``cluster=NAME``.
     world_size : int
         Ranks of the traced job.

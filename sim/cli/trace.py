@@ -55,8 +55,9 @@ def replay_command(
         list[str] | None,
         typer.Option(
             help="Change the job; may repeat. On the traced graph: no-stragglers, no-launch-delays, links=2, "
-            "device=1.5, rank:3=1.2, TYPE=mean or TYPE=FACTOR (TYPE as in the table, or compute, "
-            "communication, host), latency=5us and bandwidth=25GB/s of messages. "
+            "device=1.5, rank:3=1.2, TYPE=mean or TYPE=FACTOR (TYPE as in the table, a pattern such as "
+            "*gemm*, forward, backward, compute, communication or host), latency=5us and bandwidth=25GB/s of "
+            "messages. "
             "With --cluster, on the imported workload: tp=2, dp=64, pp=4, "
             "bucket_size=50MB, compression=fp16, device=NAME, cluster=NAME or any field of a scenario."
         ),

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sim.errors import InputError
 from sim.graph.execution import Cause
 from sim.trace.issues import Issues
 from sim.trace.kineto_operations import (
@@ -46,8 +47,15 @@ def host_operations(ranks: list[RankTrace], issues: Issues) -> Operations:
         Read with ``host=True``, without device spans.
     issues : Issues
         Where findings are counted.
+
+    Raises
+    ------
+    InputError
+        If no rank has operators or collectives with times.
     """
-    ranks = [_with_spans(rank) for rank in ranks]
+    ranks = [rank for rank in map(_with_spans, ranks) if len(rank.timeline)]
+    if not ranks:
+        raise InputError("trace", "hold operators of the host with times", "none")
     ops = Operations(rank_numbers([rank.rank for rank in ranks]), issues)
     keys = [collective_keys(rank) for rank in ranks]
     shared, shift = shared_keys(keys), clock_shifts(ranks, keys)

@@ -10,6 +10,7 @@ MEANING: dict[str, str] = {
     "apple_double_member": "macOS resource-fork members in the archive; skipped",
     "archive_member_not_a_file": "links, devices or folders in the archive; skipped",
     "archive_member_not_a_trace": "archive members that are no known trace; skipped",
+    "file_not_a_trace": "files of the folder that are no known trace; skipped",
     "truncated_container": "the compressed file ends early; what came before was read",
     "corrupt_container": "the compressed file is damaged; what came before was read",
     "truncated_file": "the file ends inside its data; what came before was read",
@@ -77,6 +78,7 @@ MEANING: dict[str, str] = {
     "kernel_without_launch": "kernels whose launch is not in the trace; they follow what ran before them",
     "folded_rank": "ranks that behave like one that is listed; simulated once and not listed",
     "dependency_in_a_circle": "control dependencies that contradict the data dependencies; dropped",
+    "edit_without_effect": "edits for which the trace has no operation; nothing changed",
     "group_size_unknown": "collectives whose group size is not stated",
 }
 

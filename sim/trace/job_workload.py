@@ -6,6 +6,7 @@ times are those of one tensor-parallel rank; sizes of parameters and activations
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -45,17 +46,16 @@ def job_workload(rank: RankTrace, name: str) -> tuple[Workload, dict[str, Any], 
     """
     job, issues = rank.job, Issues()
     assert job is not None
-    chunks = max(int(job.chunk.max(initial=0)) + 1, 1)
-    stages = int(job.stage.max(initial=0)) + 1
+    stages = np.unique(job.stage[_rows(job, "forward-compute")]).tolist()
+    chunks = np.unique(np.maximum(job.chunk[_rows(job, "forward-compute")], 0)).tolist()
     layers: list[Layer] = []
-    for position in range(stages * chunks):
-        chunk, stage = divmod(position, stages)
+    for chunk, stage in itertools.product(chunks, stages):  # a micro-batch passes all stages, chunk by chunk
         forward, backward = (
             _mean(job, word, stage, chunk) for word in ("forward-compute", "backward-compute")
         )
         if forward or backward:
             times = LayerTime(forward_s=forward, backward_s=backward, batch=1)
-            label = f"stage {stage}" + (f" chunk {chunk}" if chunks > 1 else "")
+            label = f"stage {stage}" + (f" chunk {chunk}" if len(chunks) > 1 else "")
             layers.append(Layer(name=label, kind="mlp", block=len(layers), measured=times))
     if not layers:
         raise InputError(
@@ -64,12 +64,12 @@ def job_workload(rank: RankTrace, name: str) -> tuple[Workload, dict[str, Any], 
     issues.add("shapes_unknown")
     issues.add("gradients_unknown")
     replicas, micro_batches = len(np.unique(job.dp_rank)), _micro_batches(job)
-    strategy: dict[str, Any] = {"pp": stages, "dp": replicas, "micro_batch_size": 1}
-    if chunks > 1:
-        strategy["virtual_stages"] = chunks
+    strategy: dict[str, Any] = {"pp": len(stages), "dp": replicas, "micro_batch_size": 1}
+    if len(chunks) > 1:
+        strategy["virtual_stages"] = len(chunks)
     workload = Workload(
         name=name,
-        description=f"Imported from the op table of a job of {stages} stages; a sample is a micro-batch.",
+        description=f"Imported from the op table of a job, {len(stages)} stages; a sample is a micro-batch.",
         source="imported trace",
         layers=tuple(layers),
         family="mlp",

@@ -17,6 +17,7 @@ from sim.graph.execution import Cause
 from sim.trace.issues import Issues
 from sim.trace.model import COMMUNICATION, Collective, FloatArray, IntArray, RankTrace
 from sim.trace.operations import DELAY, DEVICE, HOST, TRANSFER, Operations, clock_offsets, rank_numbers
+from sim.trace.readers.kineto_operators import BACKWARD
 
 _SYNCHRONIZE = re.compile(r"Synchronize", re.IGNORECASE)
 _COPY = re.compile(r"^(cuda|hip|cu)Memcpy", re.IGNORECASE)
@@ -373,9 +374,11 @@ def _backward_threads(rank: RankTrace) -> set[int]:
     host = rank.host
     if host is None:
         return set()
-    engine = np.array([name.startswith("autograd::engine") for name in host.names], bool)
-    return (
-        set(np.unique(host.thread[engine[host.name] & (host.kind == 0)]).tolist())
-        if len(host.name)
-        else set()
-    )
+    if not len(host.name):
+        return set()
+    engine = np.array([bool(BACKWARD.search(name)) for name in host.names], bool)
+    rows = host.kind == 0
+    total = np.bincount(host.thread[rows], minlength=1)
+    mine = np.bincount(host.thread[rows & engine[host.name]], minlength=len(total))
+    # Forward threads run a few of the engine's operators; its own threads run them and what they call.
+    return set(np.flatnonzero(mine > 0.1 * total).tolist())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from sim.errors import InputError
@@ -42,35 +43,48 @@ def read(paths: Sequence[str | Path], *, host: bool = False, progress: Progress 
         If a file is no trace, cannot be read, or nothing was found.
     """
     trace = Trace([], [], Issues())
-    for path in _expand(paths):
-        found = 0
-        for member in members(path, trace.issues, progress):
-            archived = member.label != path.name
-            try:
-                _read_member(member, trace, host=host)
-                found += 1
-            except InputError:
-                if not archived:
-                    raise
-                trace.issues.add("archive_member_not_a_trace")
-        if not found:
-            raise InputError("file", "hold at least one trace", path.name)
-    _finish(trace)
-    return trace
-
-
-def _expand(paths: Sequence[str | Path]) -> Iterable[Path]:
     if not paths:
         raise InputError("files", "name at least one trace", "none")
     for given in paths:
         path = Path(given)
-        if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
-            if not inside:
-                raise InputError("folder", "hold at least one file", path.name)
-            yield from inside
-        else:
-            yield path
+        listed = path.is_dir()
+        inside = _inside(path) if listed else [path]
+        found = sum(_read_file(file, trace, host, progress, listed=listed) for file in inside)
+        if not found:
+            raise InputError("folder" if listed else "file", "hold at least one trace", path.name)
+    _finish(trace)
+    return trace
+
+
+def _inside(folder: Path) -> list[Path]:
+    """All files below a folder, but hidden ones; links to folders are not followed."""
+    found: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        files = (Path(place) / name for name in names if not name.startswith("."))
+        found += sorted(file for file in files if file.is_file())
+    if not found:
+        raise InputError("folder", "hold at least one file", folder.name)
+    return found
+
+
+def _read_file(path: Path, trace: Trace, host: bool, progress: Progress | None, *, listed: bool) -> int:
+    """Read one file; how many traces it held. What a folder or an archive holds besides is counted."""
+    found = 0
+    try:
+        for member in members(path, trace.issues, progress):
+            try:
+                _read_member(member, trace, host=host)
+                found += 1
+            except InputError:
+                if member.label == path.name:
+                    raise
+                trace.issues.add("archive_member_not_a_trace")
+    except InputError:
+        if not listed:
+            raise
+        trace.issues.add("file_not_a_trace")
+    return found
 
 
 def _read_member(member: Member, trace: Trace, *, host: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,8 @@ import numpy as np
 
 from sim.engine import RunRecord, play
 from sim.errors import InputError
-from sim.graph.execution import ExecutionGraph
+from sim.graph.execution import Cause, ExecutionGraph
+from sim.trace.issues import Issues
 from sim.trace.model import FloatArray
 from sim.trace.operations import DELAY, DEVICE, HOST, LAUNCH_DELAY, TRANSFER, Operations, typical
 from sim.trace.to_graph import Imported, to_graph
@@ -131,9 +133,10 @@ def replay(
     shown = played
     if edits:
         shown = play_operations(edited(operations, edits))
-        changed = [m["replayed_s"] for m in _marks(shown)]
-        step = float(np.mean(changed)) if changed else 0.0
-        result.what_if = {"edits": list(edits), "step_s": step, "speedup": replayed / step if step else None}
+        ratio = steps_length(shown) / (steps_length(played) or 1.0)
+        step = replayed * ratio
+        result.what_if = {"edits": list(edits), "step_s": step, "speedup": 1 / ratio if ratio else None}
+        result.warnings = shown.operations.issues.to_json()
     if slowdowns:
         result.slowdowns, result.undelayed_step_s, result.ideal_step_s = straggler_slowdowns(operations)
     return result, shown
@@ -162,6 +165,31 @@ def _marks(played: Played) -> list[dict[str, Any]]:
         measured = float(end[mine].max() - start[mine].min()) if start[mine].any() else 0.0
         found.append(_interval(f"step {number}", None, measured, float(played.end[mine].max()) - begin))
     return found
+
+
+def steps_length(played: Played) -> float:
+    """Seconds from the begin of the first step to the end of the last one, device work included; over ranks.
+
+    A host that does not wait for its device may end all steps early: the work that it launched counts, too.
+    """
+    ops = played.operations
+    if not ops.marks:
+        return float(sum(mark["replayed_s"] for mark in _marks(played)))
+    issuer = np.full(len(ops), -1, np.int64)
+    for target, source in ops.edges:
+        if ops.category[source] == HOST and ops.category[target] in (DEVICE, TRANSFER):
+            issuer[target] = max(issuer[target], source)
+    total, rank = 0.0, np.array(ops.rank)
+    for row in np.unique([mark[1] for mark in ops.marks]).tolist():
+        marks = [mark for mark in ops.marks if mark[1] == row]
+        first, last = min(mark[2] for mark in marks), max(mark[3] for mark in marks)
+        inside = (rank == row) & (issuer >= first) & (issuer <= last)
+        if marks[0][0] == "trace":  # no steps: everything is one
+            inside = rank == row
+        end = max(float(played.end[mark[3]]) for mark in marks)
+        begin = min(float(played.start[mark[2]]) for mark in marks)
+        total += max(end, float(played.end[inside].max(initial=end))) - begin
+    return total
 
 
 def _interval(name: str, rank: int | None, measured: float, replayed: float) -> dict[str, Any]:
@@ -224,8 +252,9 @@ def edited(operations: Operations, edits: list[str]) -> Operations:
     edits : list of str
         ``no-stragglers``: every type at its typical time, launch delays of jobs gone.
         ``no-launch-delays``: every delay between launch and start gone.
-        ``TYPE=mean`` or ``TYPE=FACTOR``: typical time, or times the factor, where TYPE is a type of operation
-        or one of ``compute``, ``communication``, ``host``. ``links=FACTOR``, ``device=FACTOR``: transfers,
+        ``TYPE=mean`` or ``TYPE=FACTOR``: typical time, or times the factor; TYPE is a type of operation, a
+        pattern of names with ``*`` and ``?``, a cause (``forward``, ``backward`` ...) or one of
+        ``compute``, ``communication``, ``host``. ``links=FACTOR``, ``device=FACTOR``: transfers,
         kernels faster by the factor. ``rank:N=FACTOR``: times of the kernels of one rank.
         ``latency=TIME``, ``bandwidth=RATE``: what a message between two ranks takes, from its bytes; the one
         that is not given costs nothing.
@@ -236,16 +265,21 @@ def edited(operations: Operations, edits: list[str]) -> Operations:
         If an edit is not one of these.
     """
     work = list(operations.work)
+    found = operations.with_work(work)
+    found.issues = Issues()
+    found.issues.merge(operations.issues)
     usual = typical(operations)
     _price_messages(operations, work, [edit for edit in edits if edit.startswith(_PRICES)])
     for edit in edits:
         if edit.startswith(_PRICES):
             continue
-        name, equals, value = edit.partition("=")
+        name, equals, value = edit.rpartition("=")  # names of kernels may hold one
         if not equals:
+            name = value
             _named_edit(operations, work, usual, name)
             continue
         rows = _selected(operations, name)
+        found.issues.add("edit_without_effect", int(not rows))
         if value == "mean":
             for row in rows:
                 work[row] = usual.get(operations.type[row], work[row])
@@ -253,7 +287,7 @@ def edited(operations: Operations, edits: list[str]) -> Operations:
         factor = _factor(edit, value)
         for row in rows:
             work[row] *= 1 / factor if name in ("links", "device") else factor
-    return operations.with_work(work)
+    return found
 
 
 def _price_messages(operations: Operations, work: list[float], edits: list[str]) -> None:
@@ -313,12 +347,21 @@ def _selected(operations: Operations, name: str) -> list[int]:
         return [row for row, category in enumerate(operations.category) if category in categories[name]]
     if name.startswith("rank:") and name[5:].isdigit() and int(name[5:]) in operations.ranks:
         wanted = operations.ranks.index(int(name[5:]))
-        pairs = zip(operations.category, operations.rank, strict=True)
-        return [row for row, (category, rank) in enumerate(pairs) if category == DEVICE and rank == wanted]
+        owned = zip(operations.category, operations.rank, strict=True)
+        return [row for row, (category, rank) in enumerate(owned) if category == DEVICE and rank == wanted]
     rows = [row for row, kind in enumerate(operations.type) if kind == name]
+    if not rows and name.upper() in Cause.__members__:
+        cause, moved = Cause[name.upper()], (DEVICE, TRANSFER)
+        causes = zip(operations.category, operations.cause, strict=True)
+        rows = [row for row, (category, why) in enumerate(causes) if category in moved and why == cause]
+    if not rows and re.search(r"[*?]", name):
+        signs = (re.escape(c) if c not in "*?" else ("." if c == "?" else ".*") for c in name)
+        pattern = re.compile("".join(signs), re.IGNORECASE | re.DOTALL)
+        known = {kind for kind in {*operations.type, *operations.name} if pattern.fullmatch(kind)}
+        pairs = zip(operations.type, operations.name, strict=True)
+        rows = [row for row, (kind, label) in enumerate(pairs) if kind in known or label in known]
     if not rows:
-        known = sorted({*categories, *operations.type})
-        close = difflib.get_close_matches(name, known, 1, 0.4)
+        close = difflib.get_close_matches(name, sorted({*categories, *operations.type}), 1, 0.4)
         hint = f"Try {close[0]}." if close else ""
         raise InputError("--what-if", "name a type of operation of the trace", name, hint=hint)
     return rows

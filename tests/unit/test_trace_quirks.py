@@ -156,6 +156,38 @@ def test_1_truncated_archive_keeps_the_ranks_before(tmp_path: Path) -> None:
     assert len(trace.ranks[0].timeline) == 4000
 
 
+def test_1_folders_are_read_to_the_bottom_and_what_is_no_trace_is_counted(tmp_path: Path) -> None:
+    inside = tmp_path / "run" / "plugins" / "profile"
+    inside.mkdir(parents=True)
+    (inside / "loop").symlink_to(tmp_path / "run")
+    (tmp_path / "run" / "README.md").write_text("# notes\n\n- a\n")
+    for rank in range(2):
+        write(inside, two_stream_rank(rank), f"rank{rank}.json.gz")
+    trace = read([tmp_path / "run"])
+    assert [rank.rank for rank in trace.ranks] == [0, 1]
+    assert trace.issues.counts["file_not_a_trace"] == 1
+    with pytest.raises(InputError, match="at least one trace"):
+        (inside / "rank0.json.gz").unlink(), (inside / "rank1.json.gz").unlink()
+        read([tmp_path / "run"])
+
+
+@pytest.mark.parametrize("at", [4, 14, 26, -70, -40, -18, -10, -6])
+def test_1_damaged_zip_archives(tmp_path: Path, at: int) -> None:
+    import zipfile
+
+    path = tmp_path / "ranks.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for rank in range(2):
+            archive.writestr(f"rank{rank}.json", json.dumps(two_stream_rank(rank)))
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(data)
+    try:
+        assert read([path]).ranks
+    except InputError as error:
+        assert "\n" not in str(error)
+
+
 # ---- 2: time --------------------------------------------------------------------------------------------
 
 
