@@ -337,6 +337,50 @@ def calibration_page() -> str:
     )
 
 
+def frameworks_page() -> str:
+    """What a framework does where a measured run does not say."""
+    from sim.units import format_quantity
+    from sim.validate.frameworks import DEFAULT, FRAMEWORKS
+
+    def words(each: Any) -> str:
+        names = {
+            "flash": "attention", "fused": "element-wise kernels", "fused_norm": "norms of CNNs",
+            "fused_loss": "cross-entropy", "fused_accumulation": "adding up gradients",
+        }  # fmt: skip
+        return ", ".join(text for name, text in names.items() if getattr(each, name)) or "nothing"
+
+    def exchange(each: Any) -> str:
+        when = "beside backward" if each.overlap else "after backward"
+        summed = ", all-reduced" if each.shard_reduction == "all_reduce" else ""
+        return f"{when}, {format_quantity(each.bucket, 'bytes')} at a time{summed}"
+
+    def gradients(each: Any) -> str:
+        if each.fp32_gradients == "(?!)":
+            return "as the weights"
+        return "fp32" if each.fp32_gradients == "." else f"fp32 with `{each.fp32_gradients}`"
+
+    rows = [
+        [
+            f"`{each.key}`", f"`{each.pattern}`" if each.pattern else "any other", words(each), each.state,
+            "yes" if each.sequence_parallel else "no", each.recompute, exchange(each), gradients(each),
+            each.optimizer, each.source,
+        ]
+        for each in (*FRAMEWORKS, DEFAULT)
+    ]  # fmt: skip
+    head = (
+        "key", "found in the cell `framework`", "fused", "state", "sequence parallel", "recompute",
+        "gradients are exchanged", "gradients are kept in", "optimiser", "source",
+    )  # fmt: skip
+    return page(
+        "Frameworks",
+        "What `clusterloom validate runs` takes a framework to do where a row does not say; what a row says "
+        "goes before. The first whose pattern is found is taken. What was assumed is listed in the column "
+        "`message` of the predictions and widens their interval. Where sharding or recomputation is open and "
+        "a job would not fit into memory, the next choice that fits is taken.",
+        table(head, rows),
+    )
+
+
 def commands_page() -> str:
     """Commands, arguments and options."""
     from sim.cli.main import COMMANDS
@@ -409,6 +453,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "columns.md": columns_page,
     "calibration_default.md": calibration_page,
     "commands.md": commands_page,
+    "frameworks.md": frameworks_page,
 }
 
 

@@ -188,6 +188,12 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "graph rewrite keeps variables and their gradients in fp32",
     ),
     Framework(
+        "mlperf", r"mlperf|mlcommons", flash=True, fused=True, fused_norm=True, fused_loss=True,
+        bucket=64 * MEBIBYTE,
+        source="NVIDIA's submissions to MLPerf Training: fused attention, apex kernels, NHWC batch norm + "
+        "addition + ReLU; gradients in the model's type",
+    ),
+    Framework(
         "colossal-ai", r"coloss", flash=True, fused=True, state="zero1", recompute="full", optimizer="adamw",
         source="ColossalAI examples/language/llama: hybrid parallel plugin, zero_stage 1",
     ),
