@@ -1,12 +1,8 @@
-"""Links that serve whole transfers in the order in which their bytes started (``fifo`` and ``tcp``).
+"""Links that serve whole transfers in the order in which their bytes started (``fifo``).
 
 Strict and work-conserving: each transfer takes what those before it left on all of its links. A transfer that
 joins is last and disturbs nobody; one that leaves lets the next ones on its links take over, and the change
 travels down a link's queue only as far as it alters what is used before a position.
-
-Under ``tcp``, transfers on different routes that start at the same instant share their links fairly, as
-connections do that open up their windows together; one that starts later hardly gets a share before those
-ahead of it have finished. Under ``fifo`` each of them has a place of its own.
 """
 
 from __future__ import annotations
@@ -15,14 +11,12 @@ from bisect import bisect_left
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-import numpy as np
 from simpy.core import Environment
 from simpy.events import Event
 
 from sim.engine.events import Completion
 from sim.engine.network import NEGLIGIBLE, TransferTable
 from sim.engine.plan import Plan
-from sim.fabric.sharing import max_min
 
 _ROUNDING = 1e-12
 
@@ -42,35 +36,22 @@ class Flow:
 
 
 class Place:
-    """The transfers that share one place in the order, usually one."""
+    """A transfer's place in the order."""
 
-    __slots__ = ("after", "before", "flows")
+    __slots__ = ("after", "before", "flow")
 
-    def __init__(self) -> None:
-        self.flows: list[Flow] = []
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
         self.before: dict[int, float] = {}  # capacity of a link used by earlier places
         self.after: dict[int, float] = {}  # the same, with this one
 
-    def rates(self, capacity: list[float]) -> list[float]:
-        """Rate of every transfer: what the places before left, divided fairly."""
+    def rate(self, capacity: list[float]) -> float:
+        """What the places before left."""
         free = {link: capacity[link] - used for link, used in self.before.items()}
         for link, left in free.items():
             if left <= _ROUNDING * capacity[link]:
                 free[link] = 0.0
-        if len(self.flows) == 1:
-            flow = self.flows[0]
-            return [min([flow.cap, *(free[link] / amount for link, amount in flow.loads)])]
-        number = {link: i for i, link in enumerate(free)}
-        sizes = [len(flow.loads) for flow in self.flows]
-        pairs = [(number[link], amount) for flow in self.flows for link, amount in flow.loads]
-        rates = max_min(
-            np.array(list(free.values())),
-            np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-            np.array([link for link, _ in pairs], np.int64),
-            np.array([amount for _, amount in pairs]),
-            np.array([flow.cap for flow in self.flows]),
-        )
-        return [float(rate) for rate in rates]
+        return min([self.flow.cap, *(free[link] / amount for link, amount in self.flow.loads)])
 
 
 class FifoNetwork:
@@ -79,7 +60,6 @@ class FifoNetwork:
     def __init__(self, env: Environment, plan: Plan, drained: list[int], signals: list[bool]) -> None:
         self._env, self._drained, self._signals = env, drained, signals
         self.table = TransferTable(plan)
-        self._ties_share = plan.graph.link_service == "tcp"
         self._queue: list[list[int]] = [[] for _ in self.table.capacity]  # tickets in order
         self._places: dict[int, Place] = {}  # by ticket
         self._flows: dict[int, Flow] = {}  # by instance, in order of service
@@ -120,20 +100,13 @@ class FifoNetwork:
         """Serve new transfers and those that earlier ones made room for."""
         table = self.table
         self._new.sort(key=lambda i: (table.rank[i % table.stride], i))
-        behind: dict[tuple[tuple[int, float], ...], int] = {}  # by route: places taken at this instant
-        first = self._next
         for instance in self._new:
             task = instance % table.stride
             flow = Flow(instance, table.bytes[task], table.cap[task], table.loads(task), now)
             flow.factor = self._factor.get(instance, 1.0)
             self._flows[instance] = flow
-            if self._ties_share:
-                route = tuple(flow.loads)
-                flow.ticket = first + behind.get(route, 0)
-                behind[route] = behind.get(route, 0) + 1
-            else:
-                flow.ticket = self._next
-            self._next = max(self._next, flow.ticket + 1)
+            flow.ticket = self._next
+            self._next += 1
             self._enter(flow)
         self._new.clear()
         self._settle(now)
@@ -141,13 +114,9 @@ class FifoNetwork:
 
     def _enter(self, flow: Flow) -> None:
         """Take the flow's place on all of its links."""
-        place = self._places.setdefault(flow.ticket, Place())
-        place.flows.append(flow)
+        self._places[flow.ticket] = Place(flow)
         for link, _ in flow.loads:
-            queue = self._queue[link]
-            at = bisect_left(queue, flow.ticket)
-            if at == len(queue) or queue[at] != flow.ticket:
-                queue.insert(at, flow.ticket)
+            self._queue[link].append(flow.ticket)
         self._disturbed.add(flow.ticket)
 
     def _settle(self, now: float) -> None:
@@ -168,22 +137,20 @@ class FifoNetwork:
                     heappush(pending, queue[at])
 
     def _serve(self, ticket: int, place: Place, now: float) -> list[int]:
-        """Set the rates of a place; returns the links on which the next one sees a change."""
-        capacity = self.table.capacity
-        links = dict.fromkeys(link for flow in place.flows for link, _ in flow.loads)
+        """Set the rate of a place; returns the links on which the next one sees a change."""
+        capacity, flow = self.table.capacity, place.flow
+        links = [link for link, _ in flow.loads]
+        place.before = {}
         for link in links:
             queue = self._queue[link]
             at = bisect_left(queue, ticket)
             place.before[link] = self._places[queue[at - 1]].after[link] if at else 0.0
-        place.before = {link: place.before[link] for link in links}
-        used = dict(place.before)
-        for flow, rate in zip(place.flows, place.rates(capacity), strict=True):
-            if rate != flow.rate or flow.completion is None:
-                self._advance(flow, now)
-                flow.rate = rate
-                self._schedule(flow)
-            for link, amount in flow.loads:
-                used[link] += amount * rate
+        rate = place.rate(capacity)
+        if rate != flow.rate or flow.completion is None:
+            self._advance(flow, now)
+            flow.rate = rate
+            self._schedule(flow)
+        used = {link: place.before[link] + amount * rate for link, amount in flow.loads}
         changed = [
             link
             for link in links
@@ -219,17 +186,9 @@ class FifoNetwork:
         self._touch()
 
     def _leave(self, flow: Flow) -> None:
-        """Give up the flow's place; what shares it, or comes behind it, is served anew."""
-        place = self._places[flow.ticket]
-        place.flows.remove(flow)
-        still = {link for other in place.flows for link, _ in other.loads}
-        if still:
-            self._disturbed.add(flow.ticket)
-        else:
-            del self._places[flow.ticket]
+        """Give up the flow's place; what comes behind it is served anew."""
+        del self._places[flow.ticket]
         for link, _ in flow.loads:
-            if link in still:
-                continue
             queue = self._queue[link]
             at = bisect_left(queue, flow.ticket)
             queue.pop(at)

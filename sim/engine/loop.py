@@ -16,6 +16,7 @@ from sim.engine.fifo import FifoNetwork
 from sim.engine.network import FluidNetwork, Network
 from sim.engine.plan import ACTIVITY, ADDS, BOUNDARY, COMMUNICATING, INSTANT, SHARED, WATCHED, Plan
 from sim.engine.streams import StreamPool
+from sim.engine.tcp import TcpNetwork
 from sim.errors import Deadlock, InputError, InvariantError
 from sim.graph.execution import TaskKind
 
@@ -25,6 +26,9 @@ UNSET = float("nan")
 LEAD_LIMIT, LEAD_FLOOR, LEAD_INSTANCES = 20_000, 300, 5_000_000
 # How many iterations may begin at one instant before the graph counts as one that takes no time.
 ZERO_TIME_LIMIT = 5_000
+
+
+_NETWORKS: dict[str, Callable[..., Network]] = {"fifo": FifoNetwork, "tcp": TcpNetwork}
 
 
 class Stop(Protocol):
@@ -99,9 +103,8 @@ class Player:
         self.streams = StreamPool(plan) if plan.is_shared.any() else None
         self.network: Network | None = None
         if (~plan.timed & ~plan.is_activity).any():
-            self.network = (FifoNetwork if graph.link_service in ("fifo", "tcp") else FluidNetwork)(
-                self.env, plan, self.done, self.signals
-            )
+            kind = _NETWORKS.get(graph.link_service, FluidNetwork)
+            self.network = kind(self.env, plan, self.done, self.signals)
         self.coupling = (
             Coupling(self.env, plan, self.network, self.done, self.signals) if plan.coupled else None
         )

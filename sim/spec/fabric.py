@@ -144,7 +144,7 @@ class Fabric(Spec):
         "fair",
         description=(
             "fair: equal rates; weighted: rates drawn per transfer; fifo: whole transfers in order of "
-            "start; tcp: as fifo, but transfers that start together share fairly"
+            "start; tcp: connections that start later get less, those that start together share fairly"
         ),
     )
 

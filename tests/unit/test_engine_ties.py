@@ -1,4 +1,4 @@
-"""Links that serve in order of start but let simultaneous starters share (``tcp``)."""
+"""Links that give later connections less and let simultaneous starters share (``tcp``)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sim.engine import play
+from sim.engine.tcp import LATER_SHARE
 from sim.graph.builder import GraphBuilder
 from sim.graph.execution import Cause, LinkTable, TaskKind
 
@@ -33,8 +34,27 @@ def test_simultaneous_starters_share() -> None:
     assert ends([(1, 2, (0, 1)), (1, 2, (0, 2))], "fifo") == pytest.approx([3, 5])
 
 
-def test_a_later_one_waits_for_both() -> None:
-    assert ends([(1, 2, (0, 1)), (1, 2, (0, 2)), (2, 1, (0,))], "tcp") == pytest.approx([5, 5, 6])
+def test_a_later_connection_gets_less() -> None:
+    q = LATER_SHARE
+    # Two bytes each; when the second starts, one byte of the first is left, at 1 / (1 + q) bytes/s.
+    first = 1 + (1 + q)
+    assert ends([(0, 2, (0, 1)), (1, 2, (0, 2))], "tcp") == pytest.approx([first, 4])
+    # What starts later still has q of that; those that started together have the same.
+    found = ends([(1, 2, (0, 1)), (1, 2, (0, 2)), (2, 1, (0,))], "tcp")
+    assert found[2] == pytest.approx(2 + (2 + q) / q)
+    assert found[0] == found[1]
+    assert max(found) == pytest.approx(6)  # five bytes from 1 s on
+
+
+def test_shares_follow_the_order_of_those_that_are_left() -> None:
+    """When the first of three has ended, the third gets q of the second, not q of q."""
+    q = LATER_SHARE
+    found = ends([(0, 1, (0,)), (0.5, 10, (0, 1)), (0.75, 10, (0, 2))], "tcp")
+    left = 21 - found[0]  # bytes that the others still have to send
+    sent = [(found[0] - 0.75) * q ** (i + 1) / (1 + q + q * q) for i in (0, 1)]
+    sent[0] += 0.25 * q / (1 + q)
+    assert left == pytest.approx(20 - sum(sent))
+    assert found[1] == pytest.approx(found[0] + (10 - sent[0]) * (1 + q))
 
 
 def test_one_route_is_one_line() -> None:
@@ -47,6 +67,7 @@ def test_what_one_leaves_goes_to_those_behind() -> None:
 
 
 def test_shared_places_are_work_conserving() -> None:
-    # The third gets the half of link b that the first leaves, then all of it.
+    # The third gets the half of link b that the first, held up on link a, leaves.
     found = ends([(0, 1, (0, 1)), (0, 2, (0, 2)), (0.5, 1, (1,))], "tcp")
-    assert found == pytest.approx([2, 3, 2.25])
+    assert found[2] == pytest.approx(2.25)
+    assert max(found) == pytest.approx(3)

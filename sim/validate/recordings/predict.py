@@ -178,6 +178,15 @@ class Predictor:
         speed = max(1.0 - per_byte * row.rate * goodput, _LEAST_SPEED)
         return self._with_speed("compute_speed_under_communication", speed)
 
+    def without_variation(self) -> Predictor:
+        """The predictor of ranks that have been measured each by itself."""
+        device = self.calibration.device
+        none = self.calibration.parameter("device", WORKER, "speed_variation").model_copy(
+            update={"value": 0.0, "low": None, "high": None}
+        )
+        table = {**device, WORKER: {**device.get(WORKER, {}), "speed_variation": none}}
+        return replace(self, calibration=self.calibration.model_copy(update={"device": table}))
+
     def _with_speed(self, name: str, value: float) -> Predictor:
         library = self.calibration.library
         changed = library["gloo"][name].model_copy(update={"value": value, "low": None, "high": None})
@@ -361,7 +370,8 @@ def _pipeline(predictor: Predictor, row: Row) -> float:
         for i, (forward, backward) in enumerate(zip(*times, strict=True))
     ]  # fmt: skip
     workload = measured_workload("pipeline", layers, 0.0, samples=micro_batches)
-    step = predictor.step(
+    # Every stage has its own measured times: none is slower than the one that was measured.
+    step = predictor.without_variation().step(
         workload, predictor.cluster(row, stages), pp=stages, micro_batch_size=1,
         schedule=schedule,
     )  # fmt: skip
