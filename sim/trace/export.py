@@ -8,6 +8,7 @@ import numpy as np
 
 from sim.errors import InputError
 from sim.timeline import COLUMNS, Timeline
+from sim.trace.host_operations import has_host_spans, with_host_spans
 from sim.trace.model import KINDS, Trace
 from sim.trace.perfetto import write_trace
 from sim.trace.to_graph import operations_of
@@ -62,7 +63,8 @@ def _form_of(name: str) -> str:
 
 def combined_timeline(trace: Trace) -> Timeline:
     """All ranks' device spans as one timeline, one device per rank, absolute clocks aligned to the first."""
-    ranks = [rank for rank in trace.ranks if len(rank.timeline)]
+    ranks = [with_host_spans(rank) if has_host_spans(rank) else rank for rank in trace.ranks]
+    ranks = [rank for rank in ranks if len(rank.timeline)]
     if not ranks:
         raise InputError("trace", "hold device operations with times", "none")
     base = min(rank.clock_origin_ns for rank in ranks)
@@ -86,5 +88,8 @@ def combined_timeline(trace: Trace) -> Timeline:
         parts["task"][-1] = np.arange(len(spans))
     devices = tuple(f"rank {rank.rank}" if rank.rank is not None else rank.label for rank in ranks)
     columns = {column: np.concatenate(values) for column, values in parts.items()}
+    first = min(float(columns[column].min()) for column in ("posted", "start"))
+    for column in ("ready", "posted", "start", "end"):  # viewers do not show what lies before 0
+        columns[column] = columns[column] - first
     extent = (float(columns["start"].min()), float(columns["end"].max()))
     return Timeline(columns, tuple(names), devices, tuple(streams), KINDS, window=extent).sorted()

@@ -53,7 +53,7 @@ def host_operations(ranks: list[RankTrace], issues: Issues) -> Operations:
     InputError
         If no rank has operators or collectives with times.
     """
-    ranks = [rank for rank in map(_with_spans, ranks) if len(rank.timeline)]
+    ranks = [rank for rank in map(with_host_spans, ranks) if len(rank.timeline)]
     if not ranks:
         raise InputError("trace", "hold operators of the host with times", "none")
     ops = Operations(rank_numbers([rank.rank for rank in ranks]), issues)
@@ -74,7 +74,7 @@ def host_operations(ranks: list[RankTrace], issues: Issues) -> Operations:
     return ops
 
 
-def _with_spans(rank: RankTrace) -> RankTrace:
+def with_host_spans(rank: RankTrace) -> RankTrace:
     """The rank with its operators and collectives as a timeline, one stream per thread."""
     host = rank.host
     assert host is not None

@@ -154,16 +154,35 @@ class Operations:
                 for operation in same:
                     self.work[operation] = cost[join]
 
+    def laid_out(self) -> list[float]:
+        """Starts on one clock: steps that restart it (op tables) follow each other."""
+        step, start = np.array(self.step, np.int64), np.array(self.start)
+        if not len(step) or not step.max():
+            return list(self.start)
+        count = int(step.max()) + 1
+        first, last = np.full(count, np.inf), np.full(count, -np.inf)
+        np.minimum.at(first, step, start)
+        np.maximum.at(last, step, np.array(self.end))
+        if (first[1:] >= last[:-1] - 1e-9).all():
+            return list(self.start)
+        begin = np.concatenate([[0.0], np.cumsum(np.maximum(last - first, 0.0))[:-1]])
+        return list((start - first[step] + begin[step]).tolist())
+
     def with_work(self, work: list[float]) -> Operations:
         """The same operations with other durations."""
         return replace(self, work=work)
 
 
 def rank_numbers(stated: Sequence[int | None]) -> tuple[int, ...]:
-    """Numbers of the ranks of a trace: as stated, and the lowest free ones for those that state none."""
+    """Numbers of the ranks of a trace: as stated; the lowest free ones where none, or a known one, is."""
     taken = {number for number in stated if number is not None}
     free = (number for number in itertools.count() if number not in taken)
-    return tuple(next(free) if number is None else number for number in stated)
+    seen: set[int] = set()
+    found = []
+    for number in stated:
+        found.append(next(free) if number is None or number in seen else number)
+        seen.add(found[-1])
+    return tuple(found)
 
 
 def typical(operations: Operations) -> dict[str, float]:

@@ -73,6 +73,10 @@ def operations_of(trace: Trace) -> Operations:
     alone = [rank for rank in trace.ranks if rank.format in SPAN_FORMATS and _lists_something(rank)]
     if alone:
         return span_operations(alone, issues)
+    untimed = [rank for rank in trace.ranks if rank.nodes]
+    if untimed:
+        issues.add("no_times", len(untimed))
+        return chakra_operations(untimed, issues)
     formats = ", ".join(sorted({rank.format for rank in trace.ranks})) or "no events"
     raise InputError(
         "trace",

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from sim.trace.replay import play_operations
 from sim.trace.to_graph import operations_of
 from sim.trace.writers import chakra as chakra_writer
 from sim.trace.writers import goal
-from tests.trace_samples import two_stream_rank, write
+from tests.trace_samples import BASE_TS, kernel, kineto, operator, two_stream_rank, write
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=20)
 ATTRIBUTES = st.dictionaries(
@@ -155,3 +156,85 @@ def test_control_dependencies_in_a_circle_give_way(tmp_path: Path) -> None:
     assert operations.issues.counts["dependency_in_a_circle"] == 2
     assert operations.issues.counts["dependency_missing"] == 1
     assert float(play_operations(operations).end.max()) == pytest.approx(60e-6)
+
+
+def viewer_rules(path: Path) -> list[dict[str, Any]]:
+    """Spans of a file that obeys the rules of Chrome's trace format; in a track none overlap."""
+    spans = []
+    ends: dict[tuple[int, int], int] = {}
+    for event in json.loads(path.read_text())["traceEvents"]:
+        assert event["ph"] in ("X", "M", "C")
+        assert {type(event["pid"]), type(event["tid"])} == {int}
+        assert isinstance(event["name"], str)
+        if event["ph"] == "X":
+            first, last = (round(1000 * t) for t in (event["ts"], event["ts"] + event["dur"]))
+            assert 0 <= first <= last
+            assert first >= ends.get((event["pid"], event["tid"]), 0)
+            ends[event["pid"], event["tid"]] = last
+            spans.append(event)
+    return spans
+
+
+def test_perfetto_files_begin_at_zero_and_keep_to_the_rules(tmp_path: Path) -> None:
+    events = [
+        kernel("late", BASE_TS, 10),
+        kernel("early", BASE_TS - 500, 10),
+        kernel("beside", BASE_TS + 5, 10),
+    ]
+    path = write(tmp_path, kineto(events, world=1))
+    (written,) = export(read([path], host=True), tmp_path / "out.json")
+    assert [(s["name"], s["ts"]) for s in viewer_rules(written)] == [
+        ("early", 0.0), ("late", 500.0), ("beside", 505.0)]  # fmt: skip
+
+
+def test_perfetto_shows_the_operators_of_a_host_without_device(tmp_path: Path) -> None:
+    events = [operator("aten::linear", BASE_TS, 90), operator("aten::addmm", BASE_TS + 10, 50)]
+    path = write(tmp_path, kineto(events, world=1))
+    (written,) = export(read([path], host=True), tmp_path / "out.json")
+    assert {s["name"] for s in viewer_rules(written)} == {"aten::linear", "aten::addmm"}
+
+
+def test_files_that_claim_one_rank_are_written_side_by_side(tmp_path: Path) -> None:
+    paths = [write(tmp_path, two_stream_rank(0), name) for name in ("a.json", "b.json")]
+    written = export(read(paths, host=True), tmp_path / "job.et")
+    assert {path.name for path in written} == {"job.0.et", "job.1.et", "job.json"}
+
+
+def test_steps_that_restart_the_clock_follow_each_other_in_an_export(tmp_path: Path) -> None:
+    names = ["dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id"]
+    rows = [
+        (0, stage, stage, number, "forward-compute", float(mb + stage), 1.0, mb, 0, mb)
+        for number in (4, 5)
+        for stage in range(2)
+        for mb in range(3)
+    ]
+    pd.DataFrame(rows, columns=names).to_parquet(tmp_path / "job.parquet")
+    source = operations_of(read([tmp_path / "job.parquet"]))
+    written = export(read([tmp_path / "job.parquet"]), tmp_path / "job.et")
+    back = operations_of(read([path for path in written if path.suffix == ".et"]))
+    assert max(back.start) == pytest.approx(max(source.start) + 4.0)  # the step before lasts 4 s
+    assert play_operations(back).end.max() == pytest.approx(play_operations(source).end.max())
+
+
+def test_goal_keeps_the_order_of_streams(tmp_path: Path) -> None:
+    """The second task of a stream waits behind its first, though it could run before."""
+    ops = Operations((0,), Issues())
+    long = ops.add(0, "other", DEVICE, "long", 0.0, 50e-6)
+    first = ops.add(0, "s", DEVICE, "first", 50e-6, 60e-6)
+    ops.after(first, long)
+    ops.add(0, "s", DEVICE, "second", 60e-6, 90e-6)
+    back = operations_of(read([goal.write_operations(tmp_path / "x.goal", ops)]))
+    assert (
+        play_operations(back).end.max()
+        == pytest.approx(play_operations(ops).end.max())
+        == pytest.approx(90e-6)
+    )
+
+
+def test_nodes_without_durations_play_in_no_time(tmp_path: Path) -> None:
+    nodes = [
+        chakra.Node(1, "gemm", chakra.COMP, [], [], 0.0, 0.0, {}),
+        chakra.Node(2, "x", chakra.COMP, [1], [], 0, 0, {}),
+    ]
+    ops = operations_of(read([chakra_writer.write_nodes(tmp_path / "job.0.et", nodes)]))
+    assert (len(ops), sum(ops.work), ops.issues.counts["no_times"]) == (2, 0.0, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ def write_operations(folder: Path, prefix: str, operations: Operations) -> list[
         )
     nodes: list[list[Node]] = [[] for _ in operations.ranks]
     local = [0] * len(operations)
+    operations = replace(operations, start=operations.laid_out())
     # Dependencies first: some readers look only a window ahead.
     for operation in chain.from_iterable(merged_order(operations)):
         rank = operations.rank[operation]
@@ -106,8 +108,8 @@ def _node(
         "duration_ns": round(work * 1e9),
         "stream": operations.stream[operation],
     }
-    start = max(operations.start[operation], 0.0)
-    node = Node(number, operations.name[operation], COMP, [], [], start * 1e6, work * 1e6, attributes)
+    start = max(operations.start[operation], 0.0) * 1e6 + 1  # readers take 0 for a time that is unknown
+    node = Node(number, operations.name[operation], COMP, [], [], start, work * 1e6, attributes)
     same = members.get(operations.join[operation], [])
     if category == TRANSFER and len(same) > 1:
         ranks = tuple(sorted({operations.ranks[operations.rank[o]] for o in same}))

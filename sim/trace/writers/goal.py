@@ -52,11 +52,15 @@ def write_operations(path: Path, operations: Operations) -> Path:
         sources[target].append(source)
     ends: dict[int, list[str]] = {}
     lanes, tag = _lanes(operations), 0
+    before: dict[tuple[int, str], int] = {}  # a stream runs what it was given in that order
     for group in merged_order(operations):
-        after = {
-            o: sorted({e for s in sources[o] if operations.rank[s] == operations.rank[o] for e in ends[s]})
-            for o in group
-        }
+        after: dict[int, list[str]] = {}
+        for o in group:
+            place = (operations.rank[o], operations.stream[o])
+            known = [s for s in sources[o] if operations.rank[s] == operations.rank[o]]
+            known += [before[place]] if place[1] and place in before else []
+            after[o] = sorted({end for s in known for end in ends[s]})
+        before.update({(operations.rank[o], operations.stream[o]): o for o in group})
         if operations.category[group[0]] == TRANSFER and len(group) > 1:
             tag += 1
             ends.update(_messages(operations, schedules, group, after, tag))
