@@ -54,6 +54,8 @@ class Framework:
         Fused norms, a fused cross-entropy read copies cast to fp32.
     shard_reduction : str
         How ZeRO-1 sums gradients.
+    micro_batches_of_a_stage : int
+        Micro-batches of a pipelined step over its stages where a row has no micro-batch; 0: by their tokens.
     pipelined_state : str
         Where state lies if the row says ``zero3`` and stages follow each other; as the row says if empty.
     optimizer : str
@@ -79,6 +81,7 @@ class Framework:
     fp32_norm: bool = False
     fp32_logits: bool = False
     shard_reduction: str = "reduce_scatter"
+    micro_batches_of_a_stage: int = 0
     pipelined_state: str = ""
     source: str = ""
 
@@ -107,12 +110,12 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "block, grad_sync_dtype=bf16; Megatron-Bridge's: grad_reduce_in_fp32 = False",
     ),
     Framework(
-        "nemo-megatron", r"nemo", flash=False, fused=True, blocks_per_chunk=1, bucket=400 * MEBIBYTE,
-        state="zero1", sequence_parallel=False, recompute="selective", fp32_gradients="bf16|fp8",
-        fused_accumulation=True,
-        source="NeMo-Framework-Launcher conf/training/gpt3/5b.yaml: distributed_fused_adam, "
-        "overlap_grad_sync, overlap_param_sync, bucket_cap_mb 400, gradient_accumulation_fusion; NeMo's "
-        "MegatronDistributedFusedAdam: grad_sync_dtype is fp32 by default",
+        "nemo-megatron", r"nemo", flash=False, fused=True, blocks_per_chunk=1, bucket=125 * MEBIBYTE,
+        sequence_parallel=False, fp32_gradients="bf16|fp8", fused_accumulation=True,
+        source="NeMo-Megatron-Launcher of 2022, conf/training/gpt3: megatron_amp_O2 (fp32 gradients), "
+        "fused_adam, grad_allreduce_chunk_size_mb 125, activations_checkpoint_method block with 0 layers, "
+        "gradient_accumulation_fusion; distributed_fused_adam where stated: overlap_grad_sync, "
+        "overlap_param_sync, grad_sync_dtype fp32",
     ),
     Framework(
         "megatron-deepspeed", r"megatron.*deepspeed|deepspeed.*megatron|gpt-?neox|bigscience", fused=True,
@@ -147,10 +150,11 @@ FRAMEWORKS: tuple[Framework, ...] = (
     Framework(
         "torchtitan", r"titan", flash=True, fused=True, fused_loss=True, state="zero3",
         sequence_parallel=True, recompute="alternate", optimizer="adamw", fp32_gradients=".",
-        pipelined_state="zero1",
+        micro_batches_of_a_stage=1, pipelined_state="zero1",
         source="torchtitan train_configs/llama3_*.toml: FSDP2, mixed_precision_reduce float32, compile (fp8 "
-        "needs it), selective checkpointing by op; with stages parameters stay gathered and gradients are "
-        "reduced in the last backward only (parallelize_llama.py; torch/distributed/pipelining/stage.py)",
+        "needs it), selective checkpointing by op; pipelined, parameters stay gathered and gradients are "
+        "reduced in the last backward (parallelize_llama.py; torch/distributed/pipelining/stage.py), with as "
+        "many micro-batches as stages (pipeline_parallel_microbatches)",
     ),
     Framework(
         "internevo", r"intern(evo|lm)|\bintern\b", flash=True, fused=True, fused_loss=True, state="zero1",

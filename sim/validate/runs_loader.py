@@ -176,7 +176,7 @@ def load_run(row: Row, catalog: Catalog) -> Run:
     cluster, more = build_cluster(row, catalog)
     assumed += more
     degrees = _degrees(row)
-    batch, micro_batch, micro_batches = _batch(row, degrees["dp"], degrees["pp"], params, assumed)
+    batch, micro_batch, micro_batches = _batch(row, framework, degrees, params, assumed)
     if re.search(r"MBS of the alternative may be", row.text("notes")):
         assumed.append("mbs")
     degrees["chunks"] = _chunks(
@@ -245,8 +245,11 @@ def _degrees(row: Row) -> dict[str, int]:
     return {**found, "dp": gpus // replica}
 
 
-def _batch(row: Row, dp: int, pp: int, params: Params, assumed: list[str]) -> tuple[int, int, int]:
+def _batch(
+    row: Row, framework: Framework, degrees: dict[str, int], params: Params, assumed: list[str]
+) -> tuple[int, int, int]:
     """(Global batch, samples of a micro-batch, micro-batches)."""
+    dp, pp = degrees["dp"], degrees["pp"]
     total, micro, count = row.whole("gbs"), row.whole("mbs"), row.whole("grad_accum")
     if params.get("target_length") == WORDS_PER_SAMPLE and micro:  # translation counts tokens, not sentences
         micro = max(1, micro // WORDS_PER_SAMPLE)
@@ -259,6 +262,8 @@ def _batch(row: Row, dp: int, pp: int, params: Params, assumed: list[str]) -> tu
         assert total is not None
         assumed.append("mbs")
         each = max(1, total // dp)
+        if not count and pp > 1 and each % (pp * framework.micro_batches_of_a_stage or each + 1) == 0:
+            count = pp * framework.micro_batches_of_a_stage
         micro = each // count if count else _default_micro_batch(each, pp, params.get("sequence_length"))
     if total is None:
         total = micro * dp * (count or 1)
@@ -322,10 +327,12 @@ def _chunks(
     stated = row.whole("vpp")
     if pp == 1 or stated:
         return stated or 1 if pp > 1 else 1
-    size = framework.blocks_per_chunk
-    if not size or not blocks or micro_batches % pp:
+    size, looped = framework.blocks_per_chunk, row.text("vpp").lower().startswith("interleaved")
+    if not (size or looped) or not blocks or micro_batches % pp:
         return 1
     assumed.append("vpp")
+    if not size:  # the least that makes a schedule interleaved, as torchtitan's pipeline_llm does
+        return 2
     whole = blocks if blocks % (pp * size) == 0 else blocks + 2  # then embedding and head count as blocks
     return whole // (pp * size) if whole % (pp * size) == 0 else 1
 

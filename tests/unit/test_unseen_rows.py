@@ -167,6 +167,16 @@ def test_torchtitan_as_its_rows_say(catalog: Catalog) -> None:
     assert (plain.strategy.overlap_tensor, cut.strategy.overlap_tensor) == (False, True)
     staged = load(catalog, **wide, pp="4", model="Llama-3-70B")
     assert staged.strategy.state == "zero1"  # gathered once, reduced in the last backward
+    open_batch = load(
+        catalog,
+        **{**wide, "gpus": "512", "gbs": "256", "recompute": "full"},
+        pp="8",
+        mbs="",
+        model="Llama-3.1-405B",
+    )
+    assert (open_batch.micro_batches, open_batch.strategy.micro_batch_size) == (8, 4)  # as many as stages
+    looped = load(catalog, **{**wide, "pp": "4", "gbs": "64", "vpp": "interleaved (degree not stated)"})
+    assert (looped.strategy.schedule, looped.strategy.virtual_stages) == ("interleaved", 2)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +200,15 @@ def test_notes_tell_the_width_of_gradients(catalog: Catalog) -> None:
     assert load(catalog, **cells, notes="grad_reduce_in_fp32").params["fp32_gradients"] is True
     pure = load(catalog, framework="llm-foundry", comm="mp_mode=PURE", recompute="full")
     assert pure.params["fp32_gradients"] is False
+
+
+def test_nemo_of_2022_recomputes_nothing_unless_it_must(catalog: Catalog) -> None:
+    """Block method with 0 layers, fused_adam (NeMo-Megatron-Launcher, conf/training)."""
+    cells = {"framework": "NeMo Megatron launcher", "date": "2022-05", "gpu": "A100", "tp": "2", "mbs": "2"}
+    small = load(catalog, **cells, model="GPT3-5B", gbs="1440", seq_len="2048")
+    assert (small.strategy.recompute, small.strategy.state) == ("none", "replicated")
+    large = load(catalog, **{**cells, "tp": "8", "mbs": "16"}, model="GPT-3 20B", gbs="16", seq_len="2048")
+    assert large.strategy.recompute == "full"
 
 
 def test_megatron_of_later_years_is_megatron_core() -> None:
