@@ -238,3 +238,16 @@ def test_nodes_without_durations_play_in_no_time(tmp_path: Path) -> None:
     ]
     ops = operations_of(read([chakra_writer.write_nodes(tmp_path / "job.0.et", nodes)]))
     assert (len(ops), sum(ops.work), ops.issues.counts["no_times"]) == (2, 0.0, 1)
+
+
+@pytest.mark.parametrize("name", ["job.goal", "job.et"])
+def test_ranks_that_wait_for_each_other_still_do_after_an_export(tmp_path: Path, name: str) -> None:
+    text = (
+        "num_ranks 2\nrank 0 {\nl1: calc 5000\nl2: send 64b to 1 tag 1\nl2 requires l1\n}\n"
+        "rank 1 {\nl1: recv 64b from 0 tag 1\nl2: calc 3000\nl2 requires l1\n}\n"
+    )
+    trace = read([write(tmp_path, text, "source.goal")])
+    written = export(trace, tmp_path / name)
+    back = operations_of(read([path for path in written if path.suffix != ".json"]))
+    assert play_operations(operations_of(trace)).end.max() == pytest.approx(8e-6)
+    assert play_operations(back).end.max() == pytest.approx(8e-6)

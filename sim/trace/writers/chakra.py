@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,18 @@ def write_operations(folder: Path, prefix: str, operations: Operations) -> list[
     nodes: list[list[Node]] = [[] for _ in operations.ranks]
     local = [0] * len(operations)
     operations = replace(operations, start=operations.laid_out())
+    across = _across(operations)
+    tags = count(max(operations.join, default=0) + 1)
     # Dependencies first: some readers look only a window ahead.
     for operation in chain.from_iterable(merged_order(operations)):
         rank = operations.rank[operation]
+        received = [
+            _message(nodes, operations, local, (source, operation), next(tags))
+            for source in across[operation]
+        ]
         local[operation] = len(nodes[rank]) + 1
         nodes[rank].append(_node(operations, operation, local[operation], members, groups))
+        nodes[rank][-1].data_deps += received
     for target, source in operations.edges:
         rank = operations.rank[target]
         if rank == operations.rank[source]:
@@ -93,6 +101,36 @@ def write_operations(folder: Path, prefix: str, operations: Operations) -> list[
     text = {str(number): list(ranks) for ranks, number in groups.items()}
     write_whole(communicators, json.dumps(text, indent=1) + "\n")
     return [*written, communicators]
+
+
+def _across(operations: Operations) -> dict[int, list[int]]:
+    """What each operation waits for on other ranks, apart from the transfers that both take part in."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for target, source in operations.edges:
+        if operations.rank[target] != operations.rank[source]:
+            found[target].append(source)
+    return found
+
+
+def _message(
+    nodes: list[list[Node]], operations: Operations, local: list[int], edge: tuple[int, int], tag: int
+) -> int:
+    """Let a rank wait for another: a message that takes no time; returns the node of its arrival."""
+    source, target = (operations.rank[o] for o in edge)
+    attributes: dict[str, Any] = {
+        "is_cpu_op": False,
+        "duration_ns": 0,
+        "stream": f"wait {tag}",
+        "comm_src": operations.ranks[source],
+        "comm_dst": operations.ranks[target],
+        "comm_tag": tag & 0x7FFFFFFF,
+        "comm_size": round(operations.size[edge[0]]),
+    }
+    start = max(operations.end[edge[0]], 0.0) * 1e6 + 1
+    for rank, kind, after in ((source, COMM_SEND, [local[edge[0]]]), (target, COMM_RECV, [])):
+        number = len(nodes[rank]) + 1
+        nodes[rank].append(Node(number, "wait", kind, [], after, start, 0.0, dict(attributes)))
+    return len(nodes[target])
 
 
 def _node(

@@ -60,6 +60,10 @@ def write_operations(path: Path, operations: Operations) -> Path:
             known = [s for s in sources[o] if operations.rank[s] == operations.rank[o]]
             known += [before[place]] if place[1] and place in before else []
             after[o] = sorted({end for s in known for end in ends[s]})
+            for s in sources[o]:
+                if operations.rank[s] != operations.rank[o]:
+                    tag += 1
+                    after[o].append(_wait(operations, schedules, (s, o), ends[s], tag))
         before.update({(operations.rank[o], operations.stream[o]): o for o in group})
         if operations.category[group[0]] == TRANSFER and len(group) > 1:
             tag += 1
@@ -72,6 +76,16 @@ def write_operations(path: Path, operations: Operations) -> Path:
     for rank, schedule in enumerate(schedules):
         blocks.append("\n".join([f"rank {rank} {{", *schedule.lines, *schedule.requires, "}"]))
     return write_whole(path, "\n\n".join(blocks) + "\n")
+
+
+def _wait(
+    operations: Operations, schedules: list[_Schedule], edge: tuple[int, int], after: list[str], tag: int
+) -> str:
+    """Let a rank wait for another by a message; returns the task of its arrival."""
+    source, target = (operations.rank[o] for o in edge)
+    size = max(round(operations.size[edge[0]]), UNKNOWN_BYTES)
+    schedules[source].task(f"send {size}b to {target} tag {tag}", after)
+    return schedules[target].task(f"recv {size}b from {source} tag {tag}", [])
 
 
 def _lanes(operations: Operations) -> list[int]:
