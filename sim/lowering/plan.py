@@ -58,6 +58,7 @@ class Plan(Traffic):
     num_servers: int
     server_endpoints: IntArray
     clients: int = 0
+    participants: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     _spans: dict[bool, tuple[int, int]] = field(default_factory=dict)
 
     @property
@@ -413,9 +414,8 @@ class Plan(Traffic):
             variance = np.log1p(given.speed_spread**2)
             normal = seed_tree(self.scenario.seed, "speed").standard_normal(count)
             factors *= np.exp(np.sqrt(variance) * normal - variance / 2.0)
-        if count > self.layout.num_ranks:  # those that take part in this round
-            drawn = seed_tree(self.scenario.seed, "participants")
-            factors = factors[np.sort(drawn.choice(count, self.layout.num_ranks, replace=False))]
+        if count > self.layout.num_ranks:
+            factors = factors[self.participants]
         return factors
 
     def layer_costs(self, device: Device) -> LayerCosts:
@@ -500,8 +500,9 @@ def make_plan(scenario: Scenario) -> Plan:
     workload, cluster = scenario.workload, scenario.cluster
     strategy = resolve(scenario.strategy, workload, cluster)
     micro_batches, clients = num_micro_batches(strategy, workload), strategy.dp or 1
-    if strategy.participation < 1:
-        strategy = strategy.model_copy(update={"dp": max(1, round(clients * strategy.participation))})
+    drawn = _participants(strategy, clients, scenario.seed)
+    if len(drawn) < clients:
+        strategy = strategy.model_copy(update={"dp": len(drawn)})
     layout = Layout.of(strategy)
     known = max(layout.num_ranks, clients)
     unknown = [rank for rank in scenario.perturbation.slow_ranks if not 0 <= rank < known]
@@ -528,7 +529,8 @@ def make_plan(scenario: Scenario) -> Plan:
         micro_batches=micro_batches * strategy.token_slices,
         micro_batch_size=micro_batch_size,
         num_servers=servers,
-        clients=clients if strategy.participation < 1 else 0,
+        clients=clients if len(drawn) < clients else 0,
+        participants=drawn,
         server_endpoints=_server_endpoints(network, layout, strategy, servers),
     )
     if parts == 1:
@@ -541,6 +543,18 @@ def make_plan(scenario: Scenario) -> Plan:
             embedding=strategy.embedding_in_split, head=strategy.head_in_split,
         )  # fmt: skip
     return draft
+
+
+def _participants(strategy: Strategy, clients: int, seed: int) -> IntArray:
+    """Clients of the round that is simulated: of those that are there, as many as it wants, one at least."""
+    there = np.arange(clients)
+    if strategy.availability < 1:
+        chance = seed_tree(seed, "availability").random(clients)
+        there = np.flatnonzero(chance < max(strategy.availability, chance.min()) + 1e-15)
+    wanted = max(1, round(clients * strategy.participation))
+    if wanted >= len(there):
+        return there
+    return np.sort(seed_tree(seed, "participants").choice(there, wanted, replace=False))
 
 
 def _server_endpoints(network: Network, layout: Layout, strategy: Strategy, servers: int) -> IntArray:

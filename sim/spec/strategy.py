@@ -228,6 +228,12 @@ class Strategy(Spec):
         le=1,
         description="local SGD on servers: share of the clients (replicas) that a round takes, drawn by seed",
     )
+    availability: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="chance that a client is there when a round begins; a round takes no more than there are",
+    )
     topology: LogicalTopology = Field(
         "auto", description="who talks to whom (D5); auto: as the state implies"
     )

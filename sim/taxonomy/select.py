@@ -125,7 +125,7 @@ def _value(owner: Dimension, name: str, text: str) -> Value:
         hint = f"Try {close}." if close else f"Known: {', '.join(known)}."
         elsewhere = [each.name for each in DIMENSIONS if name in map(_bare, each.values)]
         if elsewhere:
-            hint = f"It is a value of {elsewhere[0]}."
+            hint = f"It is a value of {' and '.join(elsewhere)}."
         raise InputError(f"dimensions.{owner.name}", "be values of the dimension", text, hint=hint)
     return known[name]
 

@@ -54,6 +54,26 @@ def test_a_round_is_one_of_the_clients_that_take_part(share: float, clients: int
     assert result.samples_per_s == pytest.approx(alone.samples_per_s, rel=1e-12)
 
 
+def test_a_round_takes_who_is_there_and_no_more_than_it_wants() -> None:
+    """Clients are there independently of each other: a binomial number, one at least."""
+    there = [
+        make_plan(scenario(MODEL, RACK, seed=seed, availability=0.5, **ROUND)).layout.num_ranks
+        for seed in range(40)
+    ]
+    assert sum(there) / 40 == pytest.approx(N / 2, abs=3 * (N / 4 / 40) ** 0.5)
+    assert min(there) >= 1
+    assert len({*there}) > 2
+    few = {
+        make_plan(
+            scenario(MODEL, RACK, seed=seed, availability=0.5, participation=0.25, **ROUND)
+        ).layout.num_ranks
+        for seed in range(20)
+    }
+    assert max(few) == 2
+    hardly = make_plan(scenario(MODEL, RACK, availability=1e-9, **ROUND))
+    assert hardly.layout.num_ranks == 1
+
+
 def test_the_seed_draws_who_takes_part() -> None:
     """A round with the one slow client of eight takes longer; it is in a quarter of the rounds of two."""
     slow = {5: 3.0}

@@ -134,6 +134,7 @@ LOCAL = {
     "exchange_bits": [None, 8],
     "synchronous_steps": [0, 1],
     "participation": [1.0, 1.0, 0.5],
+    "availability": [1.0, 1.0, 0.5],
     "moving_rate": [None, 0.1],
 }
 SERVERS = {
@@ -152,6 +153,7 @@ SERVERS = {
     "group_size": [None, 2],
     "delay_compensation": [False, True],
     "participation": [1.0, 1.0, 0.5],
+    "availability": [1.0, 1.0, 0.5],
 }
 EXCHANGES = {
     "state": ["replicated", "replicated", "ps_dedicated", "ps_colocated", "zero1"],
@@ -171,6 +173,7 @@ EXCHANGES = {
     "push_probability": [1.0, 0.5],
     "graph_draws": [16, 3],
     "participation": [1.0, 1.0, 0.5],
+    "availability": [1.0, 1.0, 0.5],
     "moving_rate": [None, None, 0.1],
 }
 fields = st.sampled_from([COLLECTIVE, LOCAL, SERVERS, EXCHANGES]).flatmap(

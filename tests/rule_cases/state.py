@@ -49,6 +49,7 @@ REFUSED: list[Case] = [
             ("tree_levels", 2, "be 1 unless topology is tree"),
             ("moving_rate", 0.1, "be absent unless update is elastic_average"),
             ("participation", 0.5, "be 1.0 unless synchronization is local on servers"),
+            ("availability", 0.5, "be 1.0 unless synchronization is local on servers"),
             ("offload_target", "nvme", "be host unless offload_optimizer is true"),
             ("offload_parameters", True, "be false unless state is zero3 and offload_optimizer is true"),
             ("overlap_tensor", True, "be false unless sequence_parallel is true"),

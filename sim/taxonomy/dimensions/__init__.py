@@ -29,7 +29,7 @@ def dimension(name: str) -> Dimension:
     wanted = name.lower().replace("_", " ")
     if wanted in known:
         return known[wanted]
-    nearest = difflib.get_close_matches(wanted, known, 1)
+    nearest = [] if wanted[1:].isdigit() else difflib.get_close_matches(wanted, known, 1)
     hint = (
         f"Did you mean {nearest[0]}?" if nearest else f"Known: {', '.join(each.name for each in DIMENSIONS)}."
     )

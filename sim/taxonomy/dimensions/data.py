@@ -70,7 +70,7 @@ DATA: tuple[Dimension, ...] = (
                 "clients(fraction)",
                 "edge clients around a server, of which some take part in a round",
                 {"strategy.synchronization": "local", "strategy.state": "ps_dedicated"},
-                ("strategy.participation",),
+                ("strategy.participation", "strategy.availability"),
             ),
         ),
         f"{_SURVEYS}; Hsieh et al., Gaia, NSDI 2017; McMahan et al., AISTATS 2017",

@@ -25,7 +25,7 @@ def _fields(each: StateFacts | SynchronizationFacts | UpdateFacts | TopologyFact
 
 
 _STATE, _SYNC, _COLLECTIVE = "strategy.state", "strategy.synchronization", "strategy.collective"
-_UPDATE, _TOPOLOGY = "strategy.update", "strategy.topology"
+_UPDATE, _TOPOLOGY, _DIMS = "strategy.update", "strategy.topology", "strategy.collective_dims"
 _SURVEYS = "Langer et al., TPDS 2020; Mayer and Jacobsen, CSUR 2020"
 
 TRAINING: tuple[Dimension, ...] = (
@@ -198,6 +198,26 @@ TRAINING: tuple[Dimension, ...] = (
             *(
                 _setting(_TOPOLOGY, name, each.description, *_fields(each), name=each.label)
                 for name, each in TOPOLOGIES.items()
+            ),
+            *(
+                Value(
+                    name,
+                    f"a collective's: {description}",
+                    {_TOPOLOGY: "auto", **settings},
+                    fields,
+                )
+                for name, description, settings, fields in (
+                    ("ring", "every rank with the next one", {_COLLECTIVE: "ring"}, ()),
+                    ("multi_ring", "rings along every tier of the network", {_COLLECTIVE: "blueconnect"}, ()),
+                    ("grid", "rings along two dimensions", {_COLLECTIVE: "torus2d"}, (_DIMS,)),
+                    (
+                        "hierarchical",
+                        "inside groups, then across them",
+                        {_COLLECTIVE: "hierarchical"},
+                        (_DIMS,),
+                    ),
+                    ("in_network_tree", "switches add up", {"strategy.in_network": "sharp"}, ()),
+                )
             ),
             *(
                 Value(
@@ -450,16 +470,27 @@ TRAINING: tuple[Dimension, ...] = (
             ),
             Value(
                 "micro-batch",
-                "the part of a replica's batch computed at a time",
+                "the part of a replica's batch computed at a time; gradients of several are added up",
                 fields=("strategy.micro_batch_size",),
             ),
+            Value(
+                "optimizer",
+                "what an update reads, writes and keeps (lamb also takes norms of layers)",
+                fields=("workload.optimizer",),
+            ),
+            Value(
+                "convergence",
+                "epochs to a target by batch, staleness, tau and compression, which the user knows: adds time"
+                " and cost to the target (run --convergence FILE)",
+                fields=("scenario.convergence",),
+            ),
         ),
-        _SURVEYS,
+        f"{_SURVEYS}; Goyal et al. 2017; You et al., LAMB, ICLR 2020; Shallue et al., JMLR 2019",
     ),
     Dimension(
         "D17",
         "heterogeneity",
-        "How do devices differ?",
+        "How do devices differ, and who is slow when?",
         (
             Value("mixed hosts", "a cluster of several host types", fields=("cluster.hosts",)),
             Value(

@@ -24,7 +24,8 @@ def _owned(
         back: Overrides = {f"strategy.{field}": default}
         plain = str(default).lower() if isinstance(default, bool) else default
         said = "be absent" if default is None else f"be {plain}"
-        return Finding(f"strategy.{field}", f"{said} unless {where}", value, (back, *ways))
+        got = str(value).lower() if isinstance(value, bool) else value
+        return Finding(f"strategy.{field}", f"{said} unless {where}", got, (back, *ways))
 
     find.__doc__ = f"``{field}`` unless {where}."
     RULES.refuse(f"{field.replace('_', '-')}-owner", f"{field} {owners}", reason)(find)
@@ -120,6 +121,17 @@ _owned(
     "participation", "synchronization state topology tp pp cp",
     "synchronization is local on servers without aggregators, and a replica is one rank",
     "only a server can begin a round with whoever it has drawn",
+    lambda c: (
+        c.strategy.synchronization == "local"
+        and c.uses_servers
+        and c.strategy.topology != "tree"
+        and c.model_parallel == 1
+    ),
+)  # fmt: skip
+_owned(
+    "availability", "synchronization state topology tp pp cp",
+    "synchronization is local on servers without aggregators, and a replica is one rank",
+    "only a server can begin a round with whoever is there",
     lambda c: (
         c.strategy.synchronization == "local"
         and c.uses_servers
