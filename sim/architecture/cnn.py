@@ -32,6 +32,7 @@ class ImageShape(Spec):
     image_size: int = Field(224, ge=32, description="height and width of the input, pixels")
     num_classes: int = Field(1000, ge=1, description="outputs of the last layer")
     fused_norm: bool = Field(False, description="batch norm, residual addition and ReLU in one kernel")
+    channels_last: bool = Field(True, description="layout of the tensors is that of tensor cores (NHWC)")
 
 
 class EfficientNetShape(ImageShape):
@@ -49,7 +50,7 @@ class InceptionShape(ImageShape):
 
 def alexnet(shape: ImageShape) -> tuple[Layer, ...]:
     """AlexNet as in torchvision (one tower, "One weird trick", Krizhevsky 2014)."""
-    net = Trace(shape.fused_norm)
+    net = Trace(shape.fused_norm, shape.channels_last)
     image = Image(3, shape.image_size, shape.image_size)
     plan = [
         (64, 11, 4, 2, True),
@@ -78,7 +79,7 @@ _VGG = {
 
 def vgg(shape: ImageShape, depth: int) -> tuple[Layer, ...]:
     """VGG-16 or -19 without batch norm (Simonyan & Zisserman 2015, configurations D and E)."""
-    net = Trace(shape.fused_norm)
+    net = Trace(shape.fused_norm, shape.channels_last)
     image = Image(3, shape.image_size, shape.image_size)
     for channels, repeats in zip((64, 128, 256, 512, 512), _VGG[depth], strict=True):
         for index in range(repeats):
@@ -104,7 +105,7 @@ RESNET_STAGES = {
 
 def resnet(shape: ImageShape, depth: int) -> tuple[Layer, ...]:
     """ResNet of basic blocks (18, 34) or bottlenecks, v1.5: their 3x3 has the stride (He et al. 2016)."""
-    net = Trace(shape.fused_norm)
+    net = Trace(shape.fused_norm, shape.channels_last)
     image = net.convolution(Image(3, shape.image_size, shape.image_size), 64, 7, 2, 3)
     image = net.pool(image, 3, 2, 1)
     net.next_block()
@@ -143,7 +144,7 @@ def bottleneck(net: Trace, image: Image, width: int, stride: int, *, downsample:
 
 def resnext101(shape: ImageShape, squeeze: bool) -> tuple[Layer, ...]:
     """ResNeXt-101 32x4d (Xie et al. 2017, arXiv:1611.05431), also with squeeze and excitation."""
-    net = Trace(shape.fused_norm)
+    net = Trace(shape.fused_norm, shape.channels_last)
     image = net.convolution(Image(3, shape.image_size, shape.image_size), 64, 7, 2, 3)
     image = net.pool(image, 3, 2, 1)
     net.next_block()
@@ -176,7 +177,7 @@ def efficientnet(shape: EfficientNetShape, width: float, depth: float) -> tuple[
         scaled = max(8, int(base * width + 4) // 8 * 8)
         return scaled + 8 if scaled < 0.9 * base * width else scaled
 
-    net = Trace(shape.fused_norm)
+    net = Trace(shape.fused_norm, shape.channels_last)
     image = net.convolution(Image(3, shape.image_size, shape.image_size), channels(32), 3, 2, 1)
     net.next_block()
     for expansion, base, repeats, first_stride, kernel in _EFFICIENT:
@@ -198,7 +199,7 @@ def efficientnet(shape: EfficientNetShape, width: float, depth: float) -> tuple[
 
 def inception_v3(shape: InceptionShape) -> tuple[Layer, ...]:
     """Inception-v3 (Szegedy et al. 2016) as in torchvision, with the auxiliary classifier of training."""
-    net = Trace(shape.fused_norm)
+    net = Trace(shape.fused_norm, shape.channels_last)
     image = Image(3, shape.image_size, shape.image_size)
     image = net.convolution(image, 32, 3, 2)
     image = net.convolution(image, 32, 3)

@@ -28,6 +28,7 @@ class SsdShape(Spec):
     image_size: int = Field(300, ge=96, description="height and width of the input, pixels")
     num_classes: int = Field(81, ge=2, description="classes, background included")
     fused_norm: bool = Field(False, description="batch norm, residual addition and ReLU in one kernel")
+    channels_last: bool = Field(True, description="layout of the tensors is that of tensor cores (NHWC)")
 
 
 class MaskRcnnShape(Spec):
@@ -39,6 +40,7 @@ class MaskRcnnShape(Spec):
     box_regions: int = Field(512, ge=1, description="sampled regions per image that the box head sees")
     mask_regions: int = Field(128, ge=1, description="of them positive, which the mask head sees")
     fused_norm: bool = Field(True, description="frozen batch norm, residual addition and ReLU in one kernel")
+    channels_last: bool = Field(True, description="layout of the tensors is that of tensor cores (NHWC)")
 
 
 _SSD_BLOCKS = ((256, 512, 2, 1), (256, 512, 2, 1), (128, 256, 2, 1), (128, 256, 1, 0), (128, 256, 1, 0))
@@ -50,7 +52,7 @@ _SSD_BOXES = (4, 6, 6, 6, 4, 4)
 
 def ssd300(shape: SsdShape) -> tuple[Layer, ...]:
     """SSD300 with a ResNet-50 backbone."""
-    net = Trace(shape.fused_norm)
+    net = Trace(shape.fused_norm, shape.channels_last)
     image = _stem(net, Image(3, shape.image_size, shape.image_size))
     for stage in range(3):
         image = _stage(net, image, stage, stride=2 if stage == 1 else 1)
@@ -69,7 +71,7 @@ def ssd300(shape: SsdShape) -> tuple[Layer, ...]:
 
 def mask_rcnn(shape: MaskRcnnShape) -> tuple[Layer, ...]:
     """Mask R-CNN, ResNet-50 with a feature pyramid."""
-    net = Trace(shape.fused_norm)
+    net = Trace(shape.fused_norm, shape.channels_last)
     image = _stem(net, Image(3, shape.image_height, shape.image_width))
     stages: list[Image] = []
     for stage in range(4):

@@ -45,10 +45,12 @@ class Trace:
     ----------
     fused_norm : bool
         Count batch norm, residual addition and ReLU as one kernel each way.
+    channels_last : bool
+        Layout of the tensors, see :class:`~sim.spec.layer.Convolution`.
     """
 
-    def __init__(self, fused_norm: bool = False) -> None:
-        self.fused_norm = fused_norm
+    def __init__(self, fused_norm: bool = False, channels_last: bool = True) -> None:
+        self.fused_norm, self.channels_last = fused_norm, channels_last
         self.block = 0
         self._records: list[Layer] = []
 
@@ -95,6 +97,7 @@ class Trace:
             out_width=out.width,
             stride=max(stride_h, stride_w),
             groups=groups,
+            channels_last=self.channels_last,
         )
         weight = image.channels * channels * kernel_h * kernel_w // groups
         tensors = () if shared else (float(weight),) + (float(channels),) * (bias + 2 * norm)

@@ -18,8 +18,11 @@ from sim.spec.base import Spec
 from sim.spec.layer import Attention, Embedding, Gemm, Layer, MemoryBound, Op
 from sim.spec.workload import Workload
 
+LIBRARY_LAUNCHES = 0.1
+"""A launch from inside a library takes the host some 5 us, an operator of a framework tens."""
 STEPWISE_LAUNCHES = 8
-"""A loop over an LSTM cell: TensorArray read and write, concatenation, bias, gates, dropout (2), add."""
+"""Kernels of a loop's step beside its product: TensorArray read and write, joining input and state, bias,
+gates, dropout (2), residual addition."""
 
 
 class GnmtShape(Spec):
@@ -79,11 +82,13 @@ def _lstm(name: str, block: int, shape: GnmtShape, tokens: int, width: int, *, d
     gates = 4 * hidden
     joined = width + hidden if shape.stepwise else hidden
     before = [] if shape.stepwise else [Gemm(rows=tokens, n=gates, k=width)]
-    step = Gemm(rows=1, n=gates, k=joined)
+    step = Gemm(rows=1, n=gates, k=joined, launches=1.0 if shape.stepwise else LIBRARY_LAUNCHES)
     # Gates read, state read and written, hidden state written; backward the same and the gates' gradients.
     passes = (1 if shape.fused_cells else 4) * (gates + 3 * hidden)
     cell = MemoryBound(
-        elements=float(passes), backward_elements=float(passes + gates), launches=_launches(shape)
+        elements=float(passes),
+        backward_elements=float(passes + gates),
+        launches=STEPWISE_LAUNCHES if shape.stepwise else LIBRARY_LAUNCHES,
     )
     ops: list[Op] = []
     for _ in range(directions):
@@ -102,14 +107,6 @@ def _lstm(name: str, block: int, shape: GnmtShape, tokens: int, width: int, *, d
         output_elements=out * directions,
         stored_elements=directions * tokens * (gates + 2.0 * hidden) + 1.5 * out,
     )
-
-
-def _launches(shape: GnmtShape) -> int:
-    """Kernels of a cell beside its product.
-
-    In a loop also reading and writing the sequences, joining input and state, bias, dropout and residual.
-    """
-    return STEPWISE_LAUNCHES if shape.stepwise else 1
 
 
 def _attention(shape: GnmtShape, block: int) -> Layer:
@@ -138,7 +135,7 @@ def _attention_ops(shape: GnmtShape) -> tuple[Op, ...]:
     scores = float(source * rows * hidden)
     step: tuple[Op, ...] = (
         Gemm(rows=rows, n=hidden, k=hidden),
-        MemoryBound(elements=4 * scores, backward_elements=6 * scores, launches=_launches(shape)),
+        MemoryBound(elements=4 * scores, backward_elements=6 * scores, launches=STEPWISE_LAUNCHES if shape.stepwise else 1),
         Attention(query_length=rows, key_length=source, heads=1, kv_heads=1, head_dim=hidden),
     )
     return (Gemm(rows=source, n=hidden, k=hidden), *(step * steps))

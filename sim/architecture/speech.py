@@ -44,11 +44,14 @@ class JasperShape(Spec):
     repeats: int = Field(5, ge=1, description="convolutions of a block")
     dense_residual: bool = Field(True, description="a block adds the outputs of all blocks before it")
     fused_norm: bool = Field(False, description="batch norm, residual addition and ReLU in one kernel")
+    channels_last: bool = Field(
+        False, description="layout of tensor cores; PyTorch has none for convolutions in one dimension"
+    )
 
 
 def build(shape: JasperShape) -> tuple[Layer, ...]:
     """Prologue, blocks, epilogue and the projection to symbols."""
-    net = Trace(shape.fused_norm)
+    net = Trace(shape.fused_norm, shape.channels_last)
     signal = net.convolution(Image(shape.features, 1, shape.frames), 256, (1, 11), (1, 2), (0, 5))
     net.next_block()
     inputs = [signal]

@@ -110,7 +110,9 @@ def _exchanges(shape: Shape) -> tuple[float, float, float, float]:
     return once, float((shape.exchanges * shape.again).sum()), once, 0.0
 
 
-_PER_KERNEL = ("phase", "kind", "dims", "powers", "reuse", "align", "winograd", "wide", "grouped", "launches")
+_PER_KERNEL = (
+    "phase", "kind", "dims", "powers", "reuse", "align", "winograd", "wide", "grouped", "launches", "transposed",
+)  # fmt: skip
 
 
 def _joined(kernels: Sequence[Kernels]) -> Kernels:

@@ -42,8 +42,9 @@ class ActivationCode:
     @property
     def sharers(self) -> int:
         """Ranks that each hand a part on to another stage: those of a tensor parallel group whose sequence is
-        divided; else one hands on everything."""
-        return self.plan.strategy.tp if self.plan.strategy.sequence_parallel else 1
+        divided, or that scatter before they send; else one hands on everything."""
+        strategy = self.plan.strategy
+        return strategy.tp if strategy.sequence_parallel or strategy.scatter_gather else 1
 
     def hop(self, elements: float, **options: int) -> CodedExchange:
         """What one rank hands on to another stage."""

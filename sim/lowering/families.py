@@ -17,6 +17,8 @@ def request_families(plan: Plan) -> None:
     if strategy.tp > 1:
         groups = layout.groups("tp")
         operations = ("all_gather", "reduce_scatter") if strategy.sequence_parallel else ("all_reduce",)
+        if strategy.scatter_gather and strategy.pp > 1 and not strategy.sequence_parallel:
+            operations = (*operations, "all_gather")
         for operation in operations:
             plan.request_by_size(f"tp_{operation}", groups, operation)
     if plan.held:

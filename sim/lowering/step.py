@@ -578,10 +578,22 @@ class StepLowering:
             micro_batch=hop.action.micro_batch, step=self.step,
         )  # fmt: skip
         sender_of = self.emitter.sender_of[family]
-        return {
+        arrived = {
             receiver: sent[sender_of[receiver, hop.source]]
             for receiver in self.emitter.stage_classes[hop.target]
         }
+        if not self.strategy.scatter_gather or self.strategy.sequence_parallel or self.strategy.tp == 1:
+            return arrived
+        return self._gathered(hop, arrived)
+
+    def _gathered(self, hop: _Hop, ends: Ends) -> Ends:
+        """The parts that the tensor parallel ranks of a stage got, gathered by all of them."""
+        size = self.code.size(hop.elements * self.plan.local_samples)
+        return self.emitter.collective(
+            self.plan.family_of("tp_all_gather", "all_gather", size), self.emitter.stage_classes[hop.target],
+            size, f"gather.{hop.direction}", Cause.PIPELINE_COMM, ends, stream=f"pp_gather_{hop.direction}",
+            micro_batch=hop.action.micro_batch, step=self.step,
+        )  # fmt: skip
 
 
 _KEPT = ("embedding", "head")

@@ -50,7 +50,7 @@ class Kernel(NamedTuple):
     load of an expert over the mean) of dimension d in (m, n, k, batch). ``reuse`` scales the traffic of the
     two inputs and the output, in elements. A ``wide``
     product stays in 16 bits when training in 8 or fewer. A ``grouped`` product is launched once per local
-    expert.
+    expert. Tensors of a ``transposed`` one have another layout than tensor cores take.
     """
 
     phase: int
@@ -62,7 +62,8 @@ class Kernel(NamedTuple):
     winograd: float = 0.0
     wide: bool = False
     grouped: bool = False
-    launches: int = 1
+    launches: float = 1
+    transposed: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,10 @@ class Kernels:
         stride 1, half for long kernels in one dimension, whose F(2, 3) saves 3/2 where F(2x2, 3x3) saves 9/4.
     wide, grouped : bool[K]
         Products that stay in 16 bits; products launched once per local expert.
-    launches : int[K]
-        Kernels that the host launches for it.
+    launches : float[K]
+        Operators that the host issues for it.
+    transposed : bool[K]
+        Convolutions whose tensors are transposed before and after where they run on tensor cores.
     entry_layer, entry_op : int[E]
         Which unique operation each layer runs.
     attention, selective : bool[U]
@@ -103,7 +106,8 @@ class Kernels:
     winograd: FloatArray
     wide: npt.NDArray[np.bool_]
     grouped: npt.NDArray[np.bool_]
-    launches: IntArray
+    launches: FloatArray
+    transposed: npt.NDArray[np.bool_]
     entry_layer: IntArray
     entry_op: IntArray
     attention: npt.NDArray[np.bool_]
@@ -143,7 +147,7 @@ def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
                 owner += [index[key]] * len(found)
             entries.append((position, index[key]))
     operations = [key[0] for key in index]
-    columns = list(zip(*kernels, strict=True)) if kernels else [()] * 10
+    columns = list(zip(*kernels, strict=True)) if kernels else [()] * 11
     table = np.array(entries, dtype=np.intp).reshape(-1, 2)
     return Kernels(
         owner=np.array(owner, dtype=np.intp),
@@ -156,7 +160,8 @@ def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
         winograd=np.array(columns[6], dtype=float),
         wide=np.array(columns[7], dtype=bool),
         grouped=np.array(columns[8], dtype=bool),
-        launches=np.array(columns[9], dtype=np.intp),
+        launches=np.array(columns[9], dtype=float),
+        transposed=np.array(columns[10], dtype=bool),
         entry_layer=table[:, 0],
         entry_op=table[:, 1],
         attention=np.array([isinstance(op, Attention) for op in operations], dtype=bool),
@@ -218,7 +223,10 @@ def _gemm(op: Gemm, num_experts: int, first: bool) -> Iterator[Kernel]:
 
     def product(phase: int, m: float, n: float, k: float, *powers: Powers) -> Kernel:
         dims = (m, n, k, batch)
-        return Kernel(phase, MATRIX, dims, (*powers, batch_power), wide=wide, grouped=op.expert)
+        powers = (*powers, batch_power)
+        return Kernel(
+            phase, MATRIX, dims, powers, wide=wide, grouped=op.expert, launches=op.launches
+        )
 
     yield product(FORWARD, rows, op.n, op.k, row_power, n_power, k_power)
     if not first:
@@ -258,6 +266,7 @@ def _convolution(op: Convolution, first: bool) -> Iterator[Kernel]:
         (read, 1, 1),
         (1, 1, padded),
         winograd,
+        transposed=not op.channels_last,
     )
     if not first:
         # Every input pixel receives area / stride^2 taps of every output channel.
@@ -270,6 +279,7 @@ def _convolution(op: Convolution, first: bool) -> Iterator[Kernel]:
             (1 / area, 1, 1),
             (1, 1, 1),
             winograd,
+            transposed=not op.channels_last,
         )
     yield Kernel(
         BACKWARD_WEIGHT,
@@ -279,6 +289,7 @@ def _convolution(op: Convolution, first: bool) -> Iterator[Kernel]:
         (read, 1, 1),
         (padded, 1, 1),
         winograd,
+        transposed=not op.channels_last,
     )
 
 
@@ -359,6 +370,6 @@ def _embedding(op: Embedding) -> Iterator[Kernel]:
     yield _pass(BACKWARD_WEIGHT, 3 * op.rows * op.width, _power(micro_batch=1))
 
 
-def _pass(phase: int, elements: float, power: Powers, launches: int = 1) -> Kernel:
+def _pass(phase: int, elements: float, power: Powers, launches: float = 1) -> Kernel:
     powers = (power, NO_POWER, NO_POWER, NO_POWER)
     return Kernel(phase, MEMORY, (elements, 1, 1, 1), powers, (1, 0, 0), launches=launches)

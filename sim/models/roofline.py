@@ -35,6 +35,10 @@ CAST_BYTES = 4.0
 VECTOR_UNIT_RATIO = 2.5
 """A type whose peak exceeds fp32's by less than this runs on the vector units."""
 
+LAYOUT_PASSES = 2.0
+"""A transposition reads a tensor and writes it: NVIDIA, "Convolutional layers user's guide", section on
+tensor layouts in memory."""
+
 _REFERENCE_TILE = 1 + TILE_INTENSITY * (1 / TILES[0][0] + 1 / TILES[0][1])
 
 
@@ -188,8 +192,9 @@ def _product_times(
     m, n, k, batch = (column[:, None] for column in dims.T)
     wide = kernels.wide[product]
     operands = batch[:, 0] * ((m * k)[:, 0] * reuse[:, 0] + (k * n)[:, 0] * reuse[:, 1])
+    results = batch[:, 0] * (m * n)[:, 0] * reuse[:, 2]
     input_bytes = np.where(wide, roof.element_bytes, roof.input_bytes)
-    traffic = operands * input_bytes + batch[:, 0] * (m * n)[:, 0] * reuse[:, 2] * roof.element_bytes
+    traffic = operands * input_bytes + results * roof.element_bytes
     align = np.where(_column(roof.matrix_unit) > 0, kernels.align[product], 1.0)
     m, n, k = m * align[:, :1], n * align[:, 1:2], k * align[:, 2:3]
     matrix = np.where(wide, roof.wide_flops, roof.matrix_flops)
@@ -204,7 +209,9 @@ def _product_times(
     partial = np.where(split > 1, split, 0.0) * m * n * batch * PARTIAL_SUM_BYTES
     times = np.maximum(compute, (traffic[:, None] + partial) / _column(roof.bandwidth))
     casts = np.where(wide | (np.asarray(roof.input_bytes) > 1), 0.0, CAST_BYTES)
-    return np.asarray(times.min(axis=1) + operands * casts / roof.bandwidth)
+    layout = np.where(kernels.transposed[product], LAYOUT_PASSES, 0.0) * np.asarray(roof.matrix_unit)
+    other = operands * casts + layout * (operands + results) * roof.element_bytes
+    return np.asarray(times.min(axis=1) + other / roof.bandwidth)
 
 
 @lru_cache(maxsize=1)

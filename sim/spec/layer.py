@@ -23,6 +23,9 @@ class Gemm(Spec):
     batch: float = Field(1, gt=0, description="independent products per sample, each with its own weights")
     split: TensorSplit = Field("none", description="dimension that tensor parallelism divides")
     expert: bool = Field(False, description="weights belong to one expert; rows are spread over experts")
+    launches: float = Field(
+        1, ge=0, description="operators that the host issues for it; less than 1 inside a library's call"
+    )
 
 
 class Convolution(Spec):
@@ -36,6 +39,9 @@ class Convolution(Spec):
     out_width: int = Field(ge=1, description="columns of the output")
     stride: int = Field(1, ge=1, description="rows and columns between two kernels")
     groups: int = Field(1, ge=1, description="groups of channels that do not mix")
+    channels_last: bool = Field(
+        True, description="layout of tensor cores (NHWC); else tensors are transposed around each product"
+    )
 
 
 class Attention(Spec):
@@ -65,7 +71,12 @@ class MemoryBound(Spec):
     split: Literal["none", "tensor", "sequence"] = Field(
         "none", description="tensor: divided by tp; sequence: divided by tp only under sequence parallelism"
     )
-    launches: int = Field(1, ge=1, description="kernels it is run as, which the host launches one by one")
+    launches: float = Field(
+        1,
+        ge=0,
+        description="kernels it is run as, which the host launches one by one; less than 1 inside a "
+        "library's call",
+    )
 
 
 class Embedding(Spec):

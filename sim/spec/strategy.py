@@ -111,6 +111,11 @@ class Strategy(Spec):
             "(asynchronous tensor parallelism, userbuffers), with sequence_parallel (D8)"
         ),
     )
+    scatter_gather: bool = Field(
+        False,
+        description="tensor parallel ranks each send a part of what goes to the next stage, whose ranks gather "
+        "it (Megatron-LM's scatter-gather, DeepSpeed's partitioned tensors); as with sequence_parallel",
+    )
     token_slices: int = Field(
         1,
         ge=1,

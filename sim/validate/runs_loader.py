@@ -18,12 +18,12 @@ from sim.catalog import Catalog
 from sim.errors import ClusterloomError
 from sim.spec import Calibration, Cluster, Device, Scenario, Strategy, Workload
 from sim.spec.layer import Layer
-from sim.spec.workload import kept_bytes
+from sim.spec.workload import DTYPE_BYTES, kept_bytes
 from sim.validate.fits import made_to_fit
 from sim.validate.frameworks import Framework, framework_of, overlaps_tensor
 from sim.validate.hardware import Unsupported, build_cluster, gpu_count
 from sim.validate.models import WORDS_PER_SAMPLE, default_batch, model_of
-from sim.validate.named_models import Params
+from sim.validate.named_models import GNMT_TOKENS, Params
 from sim.validate.rows import Row
 
 TIERS_REFUSED = ("X",)
@@ -37,6 +37,11 @@ _DTYPES = (
     (r"fp32|float32|single", "fp32"),
     (r"int8", "int8"),
 )
+
+
+SCATTERING = ("megatron", "nemo", "deepspeed")
+"""Frameworks whose tensor parallel ranks send parts to the next stage (Narayanan et al. 2021, section 4.1;
+DeepSpeed's ``PartitionedTensor``)."""
 
 
 @dataclass(frozen=True)
@@ -184,10 +189,12 @@ def load_run(row: Row, catalog: Catalog) -> Run:
     )
     strategy = _strategy(row, framework, degrees, micro_batch, assumed)
     strategy = _counting_ends(strategy, params.get("num_layers"))
+    dtype = _dtype(row, generator, cluster.main_device, assumed)
     params = {
         **params,
+        **_layout(generator, dtype),
         "name": row.text("model") or "unnamed",
-        "dtype": _dtype(row, generator, cluster.main_device, assumed),
+        "dtype": dtype,
         "optimizer": _optimizer(row, framework),
         "global_batch_size": batch,
     }
@@ -234,6 +241,16 @@ def _gradients(row: Row, framework: Framework, dtype: str) -> dict[str, bool]:
     )
     wide = stated[3] in ("fp32", "float32") if stated else bool(re.search(framework.fp32_gradients, text))
     return {"fp32_gradients": wide, "fused_accumulation": framework.fused_accumulation}
+
+
+def _layout(generator: str, dtype: str) -> Params:
+    """Recipes ask for channels last with mixed precision, and else leave the frameworks' default.
+
+    Frameworks' own default is channels first (``--memory-format``, ``--data_format`` and ``--input-layout`` of
+    NVIDIA/DeepLearningExamples' ResNets, whose settings others copied). Its SSD is channels last
+    (``--data-layout``), its Mask R-CNN is not, and a speech model has one dimension.
+    """
+    return {"channels_last": DTYPE_BYTES[dtype] == 2} if generator.startswith("cnn:") else {}
 
 
 def _degrees(row: Row) -> dict[str, int]:
@@ -308,6 +325,7 @@ def _strategy(
         "bucket_size": framework.bucket,
         "state": state,
         **_sharding(row, framework, state, degrees),
+        "scatter_gather": min(degrees["tp"], degrees["pp"]) > 1 and framework.key.startswith(SCATTERING),
     }
     return Strategy(**(fields | _variable_update(row)))
 
@@ -434,9 +452,8 @@ def _optimizer(row: Row, framework: Framework) -> str:
 
 
 def _tokens(generator: str, params: Params) -> int | None:
-    """Tokens of a sample that a throughput counts; GNMT's counts those of both languages."""
-    length = params.get("sequence_length")
-    return length + params["target_length"] if generator == "gnmt" else length
+    """Tokens of a sample that a throughput counts; GNMT's counts those of both languages, padding aside."""
+    return GNMT_TOKENS if generator == "gnmt" else params.get("sequence_length")
 
 
 def _measured(row: Row, batch: int, tokens: int | None) -> float | None:
