@@ -135,7 +135,11 @@ def _attention_ops(shape: GnmtShape) -> tuple[Op, ...]:
     scores = float(source * rows * hidden)
     step: tuple[Op, ...] = (
         Gemm(rows=rows, n=hidden, k=hidden),
-        MemoryBound(elements=4 * scores, backward_elements=6 * scores, launches=STEPWISE_LAUNCHES if shape.stepwise else 1),
+        MemoryBound(
+            elements=4 * scores,
+            backward_elements=6 * scores,
+            launches=STEPWISE_LAUNCHES if shape.stepwise else 1,
+        ),
         Attention(query_length=rows, key_length=source, heads=1, kv_heads=1, head_dim=hidden),
     )
     return (Gemm(rows=source, n=hidden, k=hidden), *(step * steps))

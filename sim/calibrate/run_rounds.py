@@ -32,7 +32,7 @@ from sim.validate.runs_loader import Run
 
 Section = dict[str, dict[str, Parameter]]
 
-SAMPLE = 250
+SAMPLE = 700
 """Rows of a source that are simulated, about."""
 
 

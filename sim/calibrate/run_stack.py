@@ -111,7 +111,8 @@ def _exchanges(shape: Shape) -> tuple[float, float, float, float]:
 
 
 _PER_KERNEL = (
-    "phase", "kind", "dims", "powers", "reuse", "align", "winograd", "wide", "grouped", "launches", "transposed",
+    "phase", "kind", "dims", "powers", "reuse", "align", "winograd", "wide", "grouped", "launches",
+    "transposed",
 )  # fmt: skip
 
 

@@ -224,9 +224,7 @@ def _gemm(op: Gemm, num_experts: int, first: bool) -> Iterator[Kernel]:
     def product(phase: int, m: float, n: float, k: float, *powers: Powers) -> Kernel:
         dims = (m, n, k, batch)
         powers = (*powers, batch_power)
-        return Kernel(
-            phase, MATRIX, dims, powers, wide=wide, grouped=op.expert, launches=op.launches
-        )
+        return Kernel(phase, MATRIX, dims, powers, wide=wide, grouped=op.expert, launches=op.launches)
 
     yield product(FORWARD, rows, op.n, op.k, row_power, n_power, k_power)
     if not first:

@@ -113,8 +113,10 @@ class Strategy(Spec):
     )
     scatter_gather: bool = Field(
         False,
-        description="tensor parallel ranks each send a part of what goes to the next stage, whose ranks gather "
-        "it (Megatron-LM's scatter-gather, DeepSpeed's partitioned tensors); as with sequence_parallel",
+        description=(
+            "tensor parallel ranks each send a part of what goes to the next stage, whose ranks gather it "
+            "(Megatron-LM's scatter-gather, DeepSpeed's partitioned tensors); needless with sequence_parallel"
+        ),
     )
     token_slices: int = Field(
         1,

@@ -244,11 +244,11 @@ def _gradients(row: Row, framework: Framework, dtype: str) -> dict[str, bool]:
 
 
 def _layout(generator: str, dtype: str) -> Params:
-    """Recipes ask for channels last with mixed precision, and else leave the frameworks' default.
+    """Recipes ask for channels last with mixed precision and else leave the frameworks' default.
 
-    Frameworks' own default is channels first (``--memory-format``, ``--data_format`` and ``--input-layout`` of
-    NVIDIA/DeepLearningExamples' ResNets, whose settings others copied). Its SSD is channels last
-    (``--data-layout``), its Mask R-CNN is not, and a speech model has one dimension.
+    That is channels first (``--memory-format``, ``--data_format`` and ``--input-layout`` of the ResNets of
+    NVIDIA/DeepLearningExamples, whose settings others copied). SSD and Mask R-CNN there are channels last in
+    every precision (``--data-layout``, ``NHWC``), and a speech model has one dimension.
     """
     return {"channels_last": DTYPE_BYTES[dtype] == 2} if generator.startswith("cnn:") else {}
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sim.analysis.simulate import simulate
+from sim.architecture import generate
 from sim.engine import play
 from sim.graph.execution import Cause
 from sim.lowering import lower, make_plan
@@ -167,3 +168,32 @@ def test_2bw_hides_an_exchange_that_1f1b_waits_for() -> None:
     assert step("2bw", heavy, where, **fields) == pytest.approx(ideal, rel=0.02)
     assert step("pipedream_async", heavy, where, **fields) > 1.2 * ideal
     assert step("1f1b", heavy, where, **fields) > 1.5 * ideal
+
+
+@pytest.mark.parametrize("fields", [{"scatter_gather": True}, {"sequence_parallel": True}], ids=str)
+def test_tensor_parallel_ranks_send_parts_to_the_next_stage(fields: dict[str, Any]) -> None:
+    """A rank sends 1 / tp and gathers the rest (Narayanan et al. 2021, arXiv:2104.04473, section 4.1)."""
+    tp, micro_batches, tokens, hidden = 4, 2, 64, 128
+    model = generate(
+        "transformer",
+        {
+            "name": "small", "num_layers": 2, "hidden": hidden, "num_heads": 8, "vocabulary": 512,
+            "sequence_length": tokens, "dtype": "fp32", "global_batch_size": micro_batches,
+        },
+    )  # fmt: skip
+    where = cluster(plain_host(1e10), 2 * tp)
+
+    def sent(**more: Any) -> tuple[float, float]:
+        strategy = {"pp": 2, "tp": tp, "micro_batch_size": 1, **more}
+        graph = lower(scenario(model, where, **strategy))
+        names = np.array([graph.names[n] for n in graph.name])
+        sends, gathers = (np.char.startswith(names, start) for start in ("send.", "gather."))
+        return graph.total_bytes[sends].sum(), graph.total_bytes[gathers].sum()
+
+    whole, nothing = sent()
+    assert whole == 2 * micro_batches * 4 * tokens * hidden  # forth and back, fp32
+    assert nothing == 0
+    parts, gathered = sent(**fields)
+    assert parts == pytest.approx(whole / tp)
+    expected = whole * (tp - 1) / tp if "scatter_gather" in fields else 0.0  # the other stays divided
+    assert gathered == pytest.approx(expected)

@@ -76,6 +76,8 @@ MULTIPLY_ADDS = [
     ("inception-v3", 5.71e9),
     ("efficientnet-b0", 0.386e9),
     ("efficientnet-b4", 4.39e9),
+    ("resnext101-32x4d", 8.01e9),  # Xie et al. 2017, arXiv:1611.05431; timm's table: 8.01
+    ("se-resnext101-32x4d", 8.02e9),  # timm's table
 ]
 
 DECODERS = [name for name, *_ in PARAMETERS if name.startswith(("gpt", "llama"))]
@@ -91,6 +93,67 @@ def test_parameters(catalog: Catalog, name: str, published: float, source: str) 
 @pytest.mark.parametrize(("name", "published"), MULTIPLY_ADDS)
 def test_convolutional_flops(catalog: Catalog, name: str, published: float) -> None:
     assert model_flops(catalog.workload(name)) == pytest.approx(2 * published, rel=0.01)
+
+
+def test_detectors_and_speech_flops(catalog: Catalog) -> None:
+    """Convolutions counted by hand from the papers' tables.
+
+    SSD300: conv4 of ResNet-50 runs at 38 x 38, and 8,732 boxes come out. Jasper: 333 million weights, each
+    used once per output frame (half of the input's). Mask R-CNN at 800 x 1344: backbone, pyramid and region
+    proposal at those strides, the heads on 512 and 128 regions.
+    """
+    ssd = catalog.workload("ssd300-resnet50")
+    heads = sum(
+        side**2 * boxes * 85 * 9 * width
+        for side, boxes, width in zip(
+            (38, 19, 10, 5, 3, 1), (4, 6, 6, 6, 4, 4), (1024, 512, 512, 256, 256, 256), strict=True
+        )
+    )
+    stage = 38**2 * (256 * 1024 * 2 + 9 * 256**2)
+    predictors = [layer.ops[0] for layer in ssd.layers if layer.kind == "conv"][-12:]
+    outputs = [op.out_height * op.out_width * op.out_channels for op in predictors if op.op == "conv"]
+    assert sum(outputs) == 8732 * 85
+    assert model_flops(ssd) > 2 * (5 * stage + heads)
+    jasper = catalog.workload("jasper-10x5")
+    frames = (1230 + 1) // 2
+    assert model_flops(jasper) == pytest.approx(2 * jasper.num_parameters * frames, rel=0.01)
+    size = (800 * 1344) / 224**2
+    backbone = 4.09e9 * size
+    pyramid = sum(
+        800 * 1344 / s**2 * (256 * c + 9 * 256**2) for s, c in ((4, 256), (8, 512), (16, 1024), (32, 2048))
+    )
+    proposals = sum(800 * 1344 / s**2 * (9 * 256**2 + 15 * 256) for s in (4, 8, 16, 32, 64))
+    boxes = 512 * (256 * 49 * 1024 + 1024**2 + 1024 * 81 * 5)
+    masks = 128 * (196 * (4 * 9 * 256**2 + 4 * 256**2) + 784 * 256 * 81)
+    assert model_flops(catalog.workload("mask-rcnn-resnet50")) == pytest.approx(
+        2 * (backbone + pyramid + proposals + boxes + masks), rel=0.01
+    )
+
+
+def test_sequence_model_flops(catalog: Catalog) -> None:
+    """Two per multiply-add and matrix weight: every weight but tables once a token, and scores."""
+    gnmt = catalog.workload("gnmt")
+    h, source, target, vocabulary = 1024, 29, 31, 32_320
+    cells = 8 * h**2  # input and state, four gates
+    encoder = source * (2 * cells + (cells + 4 * h**2) + 2 * cells)  # both directions; the next reads both
+    decoder = target * (cells + 3 * (cells + 4 * h**2))
+    attention = (source + target) * h**2 + 2 * source * target * h
+    classifier = target * h * vocabulary
+    assert model_flops(gnmt) == pytest.approx(2 * (encoder + decoder + attention + classifier), rel=0.01)
+    bert = catalog.workload("bert-large")
+    length = bert.sequence_length
+    assert length is not None
+    body = bert.model_copy(update={"layers": bert.layers[:-1]})
+    per_token = 24 * (12 * 1024**2 + 2 * length * 1024)  # Vaswani et al. 2017, table 1
+    assert model_flops(body) == pytest.approx(2 * length * per_token, rel=0.001)
+    bart = catalog.workload("bart-large")
+    s = bart.sequence_length
+    assert s is not None
+    weights = (
+        12 * 12 * 1024**2 + 12 * 16 * 1024**2 + 50265 * 1024
+    )  # encoder, decoder with cross-attention, head
+    scores = 12 * 3 * 2 * s * 1024
+    assert model_flops(bart) == pytest.approx(2 * s * (weights + scores), rel=0.02)
 
 
 def test_inception_without_auxiliary_classifier(catalog: Catalog) -> None:

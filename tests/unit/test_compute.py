@@ -82,6 +82,19 @@ def test_winograd_helps_only_vector_units(catalog: Catalog) -> None:
         assert plain / fast == pytest.approx(gain, rel=0.02)
 
 
+def test_tensor_cores_transpose_what_is_not_channels_last(catalog: Catalog) -> None:
+    """Each of the three products reads and writes its two activations, and the weights, once more."""
+    op = Convolution(in_channels=256, out_channels=512, kernel=(1, 1), out_height=28, out_width=28)
+    weights, inputs, outputs = 256 * 512, 28 * 28 * 256 * 8, 28 * 28 * 512 * 8
+    for dtype, size in (("tf32", 4), ("bf16", 2)):
+        last, first = (_cost(catalog, op.replace(channels_last=e), dtype=dtype)[0] for e in (True, False))
+        rates = roof(catalog.device("a100-80gb"), dtype, catalog.calibration("default"))
+        more = 3 * 2 * (weights + inputs + outputs) * size / rates.bandwidth
+        assert first.forward_s + first.backward_s == pytest.approx(last.forward_s + last.backward_s + more)
+    both = [_cost(catalog, op.replace(channels_last=e), dtype="fp32")[0].forward_s for e in (True, False)]
+    assert both[0] == both[1]  # vector units take either
+
+
 @pytest.mark.parametrize("split", ["column", "row", "vocabulary"])
 def test_tensor_parallel_products(catalog: Catalog, split: str) -> None:
     op = Gemm(rows=8192, n=16384, k=16384, split=split)
