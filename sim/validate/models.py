@@ -19,8 +19,16 @@ _NO_TRANSFORMERS = ("encdec_lm", "seq2seq", "hybrid_lm", "diffusion")
 WORDS_PER_SAMPLE = 32
 XL_VOCABULARY = 267_735
 
-DEFAULT_BATCH = (("efficientnet-?(widese-)?b0", 128), ("efficientnet", 64), ("resnet-?50", 256))
-"""Samples of a device where a row has no batch at all; throughput hardly depends on it."""
+DEFAULT_BATCH: tuple[tuple[str, str, tuple[int, int, int, int]], ...] = (
+    ("efficientnet-?(widese-)?b0", "tensorflow", (1024, 512, 512, 256)),
+    ("efficientnet", "tensorflow", (160, 80, 64, 32)),
+    ("efficientnet-?(widese-)?b0", "", (128, 128, 128, 128)),
+    ("efficientnet", "", (64, 64, 64, 64)),
+    ("resnet-?50", "", (256, 256, 256, 256)),
+)
+"""Samples of a device where a row has no batch at all, by model and framework, on devices since 2020 and
+before, each in 16 bits and wider. Those of TensorFlow are its training benchmarks' in
+NVIDIA/DeepLearningExamples."""
 
 
 def model_of(row: Row, framework: Framework) -> tuple[str, Params, list[str]]:
@@ -80,10 +88,13 @@ def _released(row: Row, framework: Framework, generator: str, known: Params) -> 
 
 def default_batch(row: Row) -> int | None:
     """Samples of a device to assume where a row gives no batch; half on a small device in fp32."""
-    name = normalised(row.text("model"))
-    batch = next((batch for pattern, batch in DEFAULT_BATCH if re.search(pattern, name)), None)
+    name, framework = normalised(row.text("model")), row.text("framework").lower()
+    found = (sizes for model, by, sizes in DEFAULT_BATCH if re.search(model, name) and by in framework)
+    sizes = next(found, None)
+    wide = not re.search("16|amp|mixed|half|8|fp4", row.text("precision").lower())
+    old = bool(re.match(r"[KPV]\d|T4|M\d", row.text("gpu").upper()))
     small = (row.number("gpu_mem_gb") or 80) <= 16 and "fp32" in row.text("precision").lower()
-    return batch // 2 if batch and small else batch
+    return sizes[2 * old + wide] // (1 + small) if sizes else None
 
 
 def _named(row: Row, framework: Framework, generator: str, known: Params) -> tuple[str, Params, list[str]]:

@@ -41,10 +41,10 @@ OTHERS: tuple[Named, ...] = (
     (r"^dlrm", "dlrm", {}),
 )
 """Other fields. Sentences of WMT16 English-German have 29 and 31 tokens; a batch of GNMT is drawn from
-buckets 10 wide by the longer of both (``BucketingSampler`` of NVIDIA/DeepLearningExamples), and both languages
-are padded to its longest, near the bucket's top: the mean of the longer, 32, and half a bucket. A batch of
-recordings is padded to its longest: of 32 utterances of LibriSpeech, none above 16.7 s, that is 16.2 s of
-10 ms frames."""
+buckets 10 wide by the longer of both (``BucketingSampler`` of NVIDIA/DeepLearningExamples), and both are
+padded to the batch's longest, near the bucket's top: the mean of the longer, 32, and half a bucket. A
+batch of recordings is padded to its longest: of 32 utterances of LibriSpeech, none above 16.7 s, that is
+16.2 s of 10 ms frames."""
 
 _LLAMA: Params = {
     "activation": "swiglu", "norm": "rmsnorm", "bias": False, "tied_embeddings": False, "dropout": False,

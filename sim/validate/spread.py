@@ -1,10 +1,12 @@
 """How sure a step time is: what the model leaves unexplained, by framework and by what a row leaves open.
 
 The logarithm of measured over predicted time is taken as normal. Its variance is a framework's own
-(``framework/<key>/spread_own``: how far its runs scatter that the fit had not seen; for a framework without
-measurements that of a source left out altogether), more where communication and bubbles show
-(``spread_communication`` times their share), and more for every column that the row leaves open
-(``spread_assumed``). All are parameters of the calibration, set so that 80 % of left-out rows lie inside.
+(``framework/<key>/spread_own``: how far its runs scatter that the fit had not seen; for a framework
+without measurements, how far those of frameworks left out altogether do, on chips that others were
+measured on), more where communication and bubbles show (``spread_communication`` times their share), and
+more for every column that the row leaves open (``spread_assumed``). All are parameters of the
+calibration, set so that 80 % of left-out rows lie inside. A chip without measurements has no term of its
+own: what is not known of it is in the intervals of the parameters, which this leaves out.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ TRAINING: tuple[Dimension, ...] = (
                     "strategy.stage_blocks",
                     "strategy.embedding_in_split",
                     "strategy.head_in_split",
+                    "strategy.scatter_gather",
                 ),
             ),
             Value(
