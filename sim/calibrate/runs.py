@@ -113,7 +113,7 @@ _DEVICE = (
     ("conv_efficiency_vector", 0.2, 0.2, 0.97),
     ("conv_efficiency_matrix", 0.2, 0.2, 0.9),
     ("conv_efficiency_tf32", 0.25, 0.25, 0.9),
-    ("winograd_gain", 0.15, 0.15, 2.6),
+    ("winograd_gain", 0.15, 0.15, 4.0),
     ("attention_efficiency", 0.2, 0.2, 0.75),
     ("memory_efficiency", 0.12, 0.12, 0.93),
     ("tile_fill_time", 0.7, 0.7, 2e-5),
