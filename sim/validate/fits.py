@@ -1,8 +1,9 @@
 """What a row leaves open is chosen so that its job fits: somebody ran it.
 
-Sharding and recomputation that a row does not state are first the framework's default. Where the model of
-memory says that this is more than the device has, the next in :func:`_ways` that fits is taken; if none does,
-the default stays and the prediction says how much memory it takes.
+Sharding, recomputation, the micro-batch and the degrees of parallelism that a row does not state are first
+the framework's default. Where the model of memory says that this is more than the device has, the next of
+:func:`_ways` that fits is taken; if none does, the default stays and the prediction says how much memory it
+takes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sim.errors import ClusterloomError
 from sim.lowering.plan import memory_by_stage
 from sim.validate.boards import board_key
+from sim.validate.frameworks import framework_of
 
 if TYPE_CHECKING:
     from sim.spec import Calibration
@@ -27,49 +29,101 @@ SPILLING = ("GB", "GH", "MI300A")
 for them do: what is too much for the device need not be computed again."""
 OPEN = ("shard", "recompute", "mbs")
 """Columns that are chosen here where they are open."""
+DEGREES = ("tp", "pp", "dp", "cp", "ep")
+MODEL_PARALLEL = ("mega", "nemo")
+"""Frameworks, by the beginning of their key, that cut the model before they shard its weights."""
 
 
 def made_to_fit(run: Run, calibration: Calibration) -> Run:
     """The run with what it leaves open changed until it fits into memory, as little as possible."""
     spills = (board_key(run.row.text("gpu")) or "").startswith(SPILLING)
-    if spills or not set(OPEN) & set(run.assumed) or _fits(run, calibration):
+    if spills or not set(OPEN) & set(run.assumed) or _fits(run, calibration, refused=True):
         return run
     return next((other for other in _ways(run) if _fits(other, calibration)), run)
 
 
-def _fits(run: Run, calibration: Calibration) -> bool:
+def _fits(run: Run, calibration: Calibration, *, refused: bool = False) -> bool:
+    """Whether a run fits; ``refused`` is the answer if a rule refuses it, which the prediction then says."""
     try:
         needed = max(sum(stage.values()) for stage in memory_by_stage(run.scenario(calibration)))
     except ClusterloomError:
-        return True  # refused for another reason, which the prediction names
+        return refused
     return needed <= TOLERANCE * run.cluster.main_device.capacity
 
 
 def _ways(run: Run) -> Iterator[Run]:
-    """Other choices, cheapest first: optimiser states sharded, recomputation, parameters sharded, both."""
+    """Other choices, cheapest first."""
+    cut = list(_cut(run)) if not any(run.row.text(name) for name in DEGREES) else []
+    if run.framework.startswith(MODEL_PARALLEL):
+        yield from cut
+    yield from _sharded(run)
+    if not run.framework.startswith(MODEL_PARALLEL):
+        yield from cut
+
+
+def _policies(run: Run) -> list[str]:
+    own: str = run.strategy.recompute
+    return [own] + ["full"] * ("recompute" in run.assumed and own != "full")
+
+
+def _sharded(run: Run) -> Iterator[Run]:
+    """Optimiser states sharded, recomputation, parameters sharded, both; then with a micro-batch of one."""
     strategy, free = run.strategy, set(run.assumed)
     states, replicas = [strategy.state], (strategy.dp or 1) * strategy.cp
     if "shard" in free and replicas > 1:
         states += [state for state in ("zero1", "zero3") if state > strategy.state or not strategy.sharding]
-    policies = [strategy.recompute] + ["full"] * ("recompute" in free and strategy.recompute != "full")
     ways: list[dict[str, Any]] = [
         {"state": state, "recompute": policy}
         for group in (states[:2], states[2:])
-        for policy in policies
+        for policy in _policies(run)
         for state in group
     ]
     for way in ways[1:]:
         yield _changed(run, way)
-    size = strategy.micro_batch_size or 1
-    if "mbs" in free and size > 1:
+    if "mbs" in free and (run.strategy.micro_batch_size or 1) > 1:
         for way in ways:
             yield _changed(run, {**way, "micro_batch_size": 1})
 
 
+def _cut(run: Run) -> Iterator[Run]:
+    """The model cut, into as few parts as fit: experts first, then matrices inside a host, then stages."""
+    devices, blocks = run.strategy.dp or 1, int(run.params.get("num_layers") or 0)
+    experts = int(run.params.get("num_experts") or 0)
+    widths = [tp for tp in (1, 2, 4, 8) if tp <= run.cluster.devices_per_host[0]]
+    depths = [pp for pp in (2, 4, 8, 16, 32, 64) if 2 * pp <= blocks]
+    spread = [ep for ep in (8, 16, 32, 64) if experts and experts % ep == 0]
+    parts = [(1, 1, ep) for ep in spread]
+    parts += [(tp, 1, max(spread, default=1)) for tp in widths[1:]]
+    parts += [(widths[-1], pp, max(spread, default=1)) for pp in depths]
+    for tp, pp, ep in parts:
+        replicas = devices // (tp * pp)
+        if devices % (tp * pp) or replicas * tp % ep:
+            continue
+        for policy in _policies(run):
+            yield _changed(run, {**_degrees(run, tp, pp, ep, replicas), "recompute": policy})
+
+
+def _degrees(run: Run, tp: int, pp: int, ep: int, replicas: int) -> dict[str, Any]:
+    """Fields of a strategy of these degrees; experts lie whole on tensor parallel ranks."""
+    state = "zero1" if "shard" in run.assumed else run.strategy.state
+    fields: dict[str, Any] = {
+        "tp": tp, "pp": pp, "dp": replicas, "ep": ep, "expert_tp": 1 if ep > 1 and tp > 1 else None,
+        "sequence_parallel": tp > 1 and (ep > 1 or framework_of(run.row).sequence_parallel),
+        "state": state if replicas > 1 else "replicated",
+    }  # fmt: skip
+    return {**fields, "micro_batch_size": 1} if "mbs" in run.assumed else fields
+
+
 def _changed(run: Run, fields: dict[str, Any]) -> Run:
-    """The run with another strategy; a smaller micro-batch is accumulated more often."""
+    """The run with another strategy; the batch stays, so that there are more micro-batches."""
     if fields["state"] != run.strategy.state:  # what only the other placement knows
         fields = {"shard_reduction": "reduce_scatter", **fields}
     strategy = run.strategy.model_copy(update=fields)
-    size = (run.strategy.micro_batch_size or 1) // (strategy.micro_batch_size or 1)
-    return replace(run, strategy=strategy, micro_batches=run.micro_batches * size)
+    each = (strategy.micro_batch_size or 1) * (strategy.dp or 1)
+    cut = tuple(name for name in ("tp", "pp", "ep") if getattr(strategy, name) != getattr(run.strategy, name))
+    return replace(
+        run,
+        strategy=strategy,
+        micro_batches=max(1, int(run.params["global_batch_size"]) // each),
+        assumed=(*run.assumed, *cut),
+    )

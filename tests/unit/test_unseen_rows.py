@@ -135,6 +135,31 @@ def test_what_a_row_leaves_open_is_chosen_so_that_it_fits(catalog: Catalog) -> N
     assert (stated.strategy.state, stated.strategy.recompute) == ("replicated", "none")
 
 
+@pytest.mark.parametrize(
+    ("cells", "found"),
+    [
+        (
+            {"framework": "Megatron-LM", "model": "GPT 39.1B", "gpu": "A100", "gpus": "512", "gbs": "1536"},
+            (4, 1, 1),
+        ),
+        ({"framework": "Megatron-Core", "model": "GPT-3 175B", "gpus": "512", "gbs": "2048"}, (8, 2, 1)),
+        ({"framework": "Megatron-Core", "model": "gpt-oss-120b", "gpus": "64", "gbs": "1280"}, (1, 1, 8)),
+        ({"framework": "PyTorch FSDP", "model": "Llama 2 70B", "gpus": "128", "gbs": "128"}, (1, 1, 1)),
+    ],
+)
+def test_degrees_that_nobody_stated_are_chosen_so_that_it_fits(
+    catalog: Catalog, cells: dict[str, str], found: tuple[int, int, int]
+) -> None:
+    """A row without any degree; Megatron cuts the model, FSDP shards its weights."""
+    run = load(catalog, **{**cells, "mbs": "", "seq_len": "2048"})
+    strategy = run.strategy
+    assert (strategy.tp, strategy.pp, strategy.ep) == found
+    assert strategy.tp * strategy.pp * (strategy.dp or 1) == int(cells["gpus"])
+    assert run.micro_batches * (strategy.micro_batch_size or 1) * (strategy.dp or 1) == int(cells["gbs"])
+    needed = max(sum(stage.values()) for stage in memory_by_stage(run.scenario(catalog.calibration())))
+    assert needed <= TOLERANCE * run.cluster.main_device.capacity
+
+
 def test_activations_spill_where_the_processor_is_near(catalog: Catalog) -> None:
     """Megatron-Bridge trains Llama-3-70B with FSDP on 64 GB200 with its default recomputation."""
     cells = {"model": "Llama-3-70B", "gpu": "GB200", "gpus": "64", "gbs": "128", "mbs": "2", "shard": "fsdp"}
