@@ -26,6 +26,11 @@ Files = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON in SI units.")]
 
+Marker = Annotated[
+    str,
+    typer.Option("--step-marker", metavar="NAME", help="Annotations that begin so are the steps."),
+]
+
 
 @command.callback(invoke_without_command=True)
 def _group(context: typer.Context) -> None:
@@ -34,13 +39,13 @@ def _group(context: typer.Context) -> None:
 
 
 @command.command("info")
-def info(files: Files, json: Json = False) -> int:
+def info(files: Files, step_marker: Marker = "", json: Json = False) -> int:
     """Per rank: device, steps, kernels, compute, (exposed) communication, idle time, collectives."""
     from sim.trace.info import trace_info
     from sim.trace.read import read
 
     with progress_bar() as progress:
-        document = trace_info(read(files, progress=progress))
+        document = trace_info(read(files, marker=step_marker, progress=progress))
     if json:
         emit_json(document)
     else:
@@ -74,13 +79,14 @@ def replay_command(
         bool | None, typer.Option(help="Cost of stragglers by type of operation; default: for op tables.")
     ] = None,
     trace: Annotated[str, typer.Option(metavar="OUT", help="Write the replay for Perfetto.")] = "",
+    step_marker: Marker = "",
     json: Json = False,
 ) -> int:
     """Play a trace as it happened: the replay error first, then breakdown and critical path; and what if."""
     from sim.analysis.trace_what_if import is_scenario_edit
     from sim.trace.replay import replay
 
-    found, operations = _operations(files)
+    found, operations = _operations(files, step_marker)
     table = slowdowns if slowdowns is not None else bool(operations.stages)
     edits = [edit for edit in what_if or [] if not is_scenario_edit(edit)]
     result, played = replay(operations, edits, slowdowns=table)
@@ -108,7 +114,7 @@ def replay_command(
     return 0
 
 
-def _operations(files: list[str]) -> tuple[Any, Any]:
+def _operations(files: list[str], marker: str) -> tuple[Any, Any]:
     """The trace (None for a saved job) and its operations."""
     from sim.trace.read import read
     from sim.trace.saved import SUFFIX, load_operations
@@ -119,7 +125,7 @@ def _operations(files: list[str]) -> tuple[Any, Any]:
             raise InputError("FILE", f"be one {SUFFIX} file alone, or traces", " ".join(files)[:80])
         return None, load_operations(files[0])
     with progress_bar() as progress:
-        found = read(files, host=True, progress=progress)
+        found = read(files, host=True, marker=marker, progress=progress)
     return found, operations_of(found)
 
 
@@ -167,6 +173,7 @@ def import_command(
         str, typer.Option(help="Device it ran on, by catalogue name; default: what the trace says.")
     ] = "",
     name: Annotated[str, typer.Option(help="Name of the workload; default: of the file.")] = "",
+    step_marker: Marker = "",
     json: Json = False,
 ) -> int:
     """Make a workload of the model in a trace, with its measured times, and keep the job as it happened."""
@@ -175,7 +182,7 @@ def import_command(
     from sim.trace.read import read
 
     with progress_bar() as progress:
-        found = read(files, host=True, progress=progress)
+        found = read(files, host=True, marker=step_marker, progress=progress)
     summary = import_trace(
         found,
         output,

@@ -42,7 +42,7 @@ MEANING: dict[str, str] = {
     "device_unknown": "the file does not name its device",
     "several_devices": "device events of several devices in one file; read together",
     "rank_of_device": "ranks taken from device numbers: one file holds several devices",
-    "no_steps": "no iteration markers (ProfilerStep#); the whole trace is one window",
+    "no_steps": "no iteration markers (ProfilerStep#, or --step-marker); the whole trace is one window",
     "no_device_events": "no device events in the file",
     "no_durations": "operations without measured durations",
     "no_timestamps": "operations without measured start times",

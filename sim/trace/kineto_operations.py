@@ -258,8 +258,11 @@ class _Rank:
             while at < len(by_end) and self.end[by_end[at]] <= self.start[span] + 1e-6:
                 ended.append(int(by_end[at]))
                 at += 1
-            self._span(span, last.get(int(self.stream[span]), -1), ended)
-            last[int(self.stream[span])] = span
+            stream = int(self.stream[span])
+            before = last.get(stream, -1)
+            self._span(span, before, ended)
+            if before < 0 or self.end[span] >= self.end[before]:  # what overlaps on a stream may end earlier
+                last[stream] = span
 
     def _span(self, span: int, before: int, ended: list[int]) -> None:
         ops, start = self.ops, float(self.start[span])
@@ -276,7 +279,8 @@ class _Rank:
             cause = self._waited_for(span, ready, ended)
         if cause >= 0:
             ready, source = float(self.end[cause]), cause
-        operation = self._operation(span)
+        # Of kernels that overlap on their stream each adds what it ends later.
+        operation = self._operation(span, max(float(self.end[span]) - max(start, free), 0.0))
         lag = start - ready
         if lag > 0:
             delay = ops.add(self.row, "", DELAY, "launch", ready, start, type="launch")
@@ -310,7 +314,7 @@ class _Rank:
                 return other
         return -1
 
-    def _operation(self, span: int) -> int:
+    def _operation(self, span: int, work: float) -> int:
         collective = self.collective.get(span)
         moving = self.kind[span] == COMMUNICATION
         name = self.rank.timeline.names[self.names[span]]
@@ -331,6 +335,7 @@ class _Rank:
             float(self.end[span]),
             type=collective.kind if collective is not None and moving else name,
             cause=cause,
+            work=work,
             join=self.join.get(span, -1),
             size=(collective.size_bytes or 0.0) if collective is not None else 0.0,
         )

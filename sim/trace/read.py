@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from sim.errors import InputError
@@ -20,7 +21,17 @@ _ARRAYS = ("traceEvents", "nodes", "workload_graph")
 _RESULTS = {"job_meta", "step_t_base", "Ms", "Mw", "tideal"}
 
 
-def read(paths: Sequence[str | Path], *, host: bool = False, progress: Progress | None = None) -> Trace:
+@dataclass(frozen=True)
+class _Options:
+    """How to read: keep what the host did, and what marks a step."""
+
+    host: bool
+    marker: str
+
+
+def read(
+    paths: Sequence[str | Path], *, host: bool = False, marker: str = "", progress: Progress | None = None
+) -> Trace:
     """Read files and folders; archives are opened, several ranks may lie in one file.
 
     Parameters
@@ -29,6 +40,8 @@ def read(paths: Sequence[str | Path], *, host: bool = False, progress: Progress 
         Files, or folders whose files are read in the order of their names.
     host : bool
         Keep host operators and runtime calls (needed to rebuild the execution, not for statistics).
+    marker : str
+        Spans whose names begin with it are the steps, instead of ``ProfilerStep#N``.
     progress : callable, optional
         Called with (bytes read, total bytes) of the file at hand.
 
@@ -42,14 +55,14 @@ def read(paths: Sequence[str | Path], *, host: bool = False, progress: Progress 
     InputError
         If a file is no trace, cannot be read, or nothing was found.
     """
-    trace = Trace([], [], Issues())
+    trace, options = Trace([], [], Issues()), _Options(host, marker)
     if not paths:
         raise InputError("files", "name at least one trace", "none")
     for given in paths:
         path = Path(given)
         listed = path.is_dir()
         inside = _inside(path) if listed else [path]
-        found = sum(_read_file(file, trace, host, progress, listed=listed) for file in inside)
+        found = sum(_read_file(file, trace, options, progress, listed=listed) for file in inside)
         if not found:
             raise InputError("folder" if listed else "file", "hold at least one trace", path.name)
     _finish(trace)
@@ -68,13 +81,15 @@ def _inside(folder: Path) -> list[Path]:
     return found
 
 
-def _read_file(path: Path, trace: Trace, host: bool, progress: Progress | None, *, listed: bool) -> int:
+def _read_file(
+    path: Path, trace: Trace, options: _Options, progress: Progress | None, *, listed: bool
+) -> int:
     """Read one file; how many traces it held. What a folder or an archive holds besides is counted."""
     found = 0
     try:
         for member in members(path, trace.issues, progress):
             try:
-                _read_member(member, trace, host=host)
+                _read_member(member, trace, options)
                 found += 1
             except InputError:
                 if member.label == path.name:
@@ -87,11 +102,11 @@ def _read_file(path: Path, trace: Trace, host: bool, progress: Progress | None, 
     return found
 
 
-def _read_member(member: Member, trace: Trace, *, host: bool) -> None:
+def _read_member(member: Member, trace: Trace, options: _Options) -> None:
     if not member.head.strip():
         raise InputError("file", "not be empty", member.label)
     issues = Issues()
-    form, ranks = _ranks(member, issues, host=host)
+    form, ranks = _ranks(member, issues, options)
     ranks.sort(key=lambda rank: (rank.rank is None, rank.rank or 0))
     if not ranks:
         trace.issues.merge(issues)
@@ -100,11 +115,11 @@ def _read_member(member: Member, trace: Trace, *, host: bool) -> None:
     trace.ranks.extend(ranks)
 
 
-def _ranks(member: Member, issues: Issues, *, host: bool) -> tuple[str, list[RankTrace]]:
+def _ranks(member: Member, issues: Issues, options: _Options) -> tuple[str, list[RankTrace]]:
     """Format and ranks of one file."""
     form = detect(member.head, member.label)
     if form == "json":
-        return _json(member, issues, host=host)
+        return _json(member, issues, options)
     if form == "chakra":
         nodes, _ = chakra.read_protobuf(member, issues)
         return form, [chakra.build(nodes, member.label, form, issues)]
@@ -123,11 +138,11 @@ def _ranks(member: Member, issues: Issues, *, host: bool) -> tuple[str, list[Ran
     return (ranks[0].format if ranks else form), ranks
 
 
-def _json(member: Member, issues: Issues, *, host: bool) -> tuple[str, list[RankTrace]]:
+def _json(member: Member, issues: Issues, options: _Options) -> tuple[str, list[RankTrace]]:
     """JSON: the key of its long array says what it is; a bare array is a list of trace events."""
     stream = JsonStream(member.stream, member.label, issues, _ARRAYS)
     if stream.key == "nodes":
-        return "pytorch-et", pytorch_et.read(stream, member.label, issues, host=host)
+        return "pytorch-et", pytorch_et.read(stream, member.label, issues, host=options.host)
     if stream.key == "workload_graph":
         nodes = chakra.read_json(stream, member.label, issues)
         world = stream.header.get("ngpus")
@@ -141,7 +156,7 @@ def _json(member: Member, issues: Issues, *, host: bool) -> tuple[str, list[Rank
             raise InputError(
                 "file", f"hold one of {', '.join(_ARRAYS)}", keys or "nothing", where=member.label
             )
-    ranks = chrome.read(stream, member.label, issues, host=host)
+    ranks = chrome.read(stream, member.label, issues, host=options.host, marker=options.marker)
     return (ranks[0].format if ranks else "chrome-timeline"), ranks
 
 

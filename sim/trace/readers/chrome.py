@@ -44,12 +44,15 @@ class ChromeEvents:
     device, launch, issue, span, operator : Columns
         Device spans; runtime calls; host records of collectives; spans of unknown categories; host
         operators (only if ``host``). Times in microseconds after ``clock.origin``.
+    marker : str
+        Beginning of the names of the spans that are steps; ``ProfilerStep`` if empty.
     records : list of CommRecord
         Collective records; ``device.record`` and ``issue.record`` index it.
     """
 
-    def __init__(self, issues: Issues, *, host: bool = False) -> None:
+    def __init__(self, issues: Issues, *, host: bool = False, marker: str = "") -> None:
         self.issues, self.host = issues, host
+        self.marker = marker
         self.clock = Clock(issues)
         self.names, self.streams, self.threads, self.categories = Names(), Names(), Names(), Names()
         self.counts: dict[str, int] = {}
@@ -116,6 +119,8 @@ class ChromeEvents:
         if duration is None:
             return
         handler = _HANDLERS.get(category) or _HANDLERS.get(category.lower())
+        if self.marker and handler not in ("kernel", "memory", "runtime", "counted"):
+            self._step(event.get("name"), start, duration, self.marker)
         if handler is None:
             if not self.kineto:
                 self._span(event, category, start, duration)
@@ -164,11 +169,8 @@ class ChromeEvents:
     def _operator(
         self, event: dict[str, Any], args: dict[str, Any], name: str, start: float, duration: float
     ) -> None:
-        if name.startswith("ProfilerStep"):
-            key = (name, start)
-            if key not in self.step_keys:
-                self.step_keys.add(key)
-                self.steps.append(Step(name, start * 1e-6, (start + duration) * 1e-6))
+        if not self.marker:
+            self._step(name, start, duration, "ProfilerStep")
         annotation = name.startswith(("nccl:", "gloo:", "mpi:", "hccl:", "ucc:", "xccl:"))
         comms = name == "record_param_comms"
         if not (comms or annotation or self.host):
@@ -199,6 +201,12 @@ class ChromeEvents:
             sequence = integer(args.get("Sequence number"))
             record = integer(args.get("Record function id"))
             self.operator.add(start, duration, self.names(name), thread, external, sequence, record)
+
+    def _step(self, name: Any, start: float, duration: float, marker: str) -> None:
+        """A step, if the span marks one; the same one stated twice counts once."""
+        if isinstance(name, str) and name.startswith(marker) and (name, start) not in self.step_keys:
+            self.step_keys.add((name, start))
+            self.steps.append(Step(name, start * 1e-6, (start + duration) * 1e-6))
 
     def _record(self, record: CommRecord | None) -> int:
         if record is None:
@@ -277,11 +285,13 @@ def _host_record(args: dict[str, Any]) -> CommRecord | None:
     return None
 
 
-def read(stream: JsonStream, label: str, issues: Issues, *, host: bool = False) -> list[RankTrace]:
-    """Read a file of Chrome trace events, whatever wrote it."""
+def read(
+    stream: JsonStream, label: str, issues: Issues, *, host: bool = False, marker: str = ""
+) -> list[RankTrace]:
+    """Read a file of Chrome trace events, whatever wrote it; spans named ``marker...`` are its steps."""
     from sim.trace.readers import kineto, own, timelines
 
-    events = ChromeEvents(issues, host=host)
+    events = ChromeEvents(issues, host=host, marker=marker)
     events.read(stream)
     if events.kineto or {"distributedInfo", "deviceProperties", "schemaVersion"} & set(stream.header):
         return [kineto.build(events, stream.header, label)]

@@ -109,7 +109,10 @@ def _overlaps(start: FloatArray, end: FloatArray, stream: IntArray) -> int:
     start, end, stream = start[order], end[order], stream[order]
     if len(start) < 2:
         return 0
-    return int(((stream[1:] == stream[:-1]) & (start[1:] < end[:-1] - 1e-3)).sum())
+    # The end of everything before on the stream: streams are set so far apart that none reaches the next.
+    apart = stream * (float(end.max() - start.min()) + 1.0)
+    reached = np.maximum.accumulate(end + apart)
+    return int(((stream[1:] == stream[:-1]) & (start[1:] + apart[1:] < reached[:-1] - 1e-3)).sum())
 
 
 def _launches(events: ChromeEvents, start: FloatArray, correlation: IntArray) -> tuple[FloatArray, IntArray]:
