@@ -117,7 +117,8 @@ def _degrees(run: Run, tp: int, pp: int, ep: int, replicas: int) -> dict[str, An
 def _changed(run: Run, fields: dict[str, Any]) -> Run:
     """The run with another strategy; the batch stays, so that there are more micro-batches."""
     if fields["state"] != run.strategy.state:  # what only the other placement knows
-        fields = {"shard_reduction": "reduce_scatter", **fields}
+        fields = {**dict.fromkeys(("shard_ranks", "gather_bits", "backward_shard_ranks")), **fields}
+        fields["shard_reduction"] = "reduce_scatter"
     strategy = run.strategy.model_copy(update=fields)
     each = (strategy.micro_batch_size or 1) * (strategy.dp or 1)
     cut = tuple(name for name in ("tp", "pp", "ep") if getattr(strategy, name) != getattr(run.strategy, name))

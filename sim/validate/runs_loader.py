@@ -281,7 +281,8 @@ def _batch(
         each = max(1, total // dp)
         if not count and pp > 1 and each % (pp * framework.micro_batches_of_a_stage or each + 1) == 0:
             count = pp * framework.micro_batches_of_a_stage
-        micro = each // count if count else _default_micro_batch(each, pp, params.get("sequence_length"))
+        size = _default_micro_batch(each, pp, params.get("sequence_length"))
+        micro = max(1, each // count) if count else size
     if total is None:
         total = micro * dp * (count or 1)
     count = max(1, round(total / (micro * dp)))

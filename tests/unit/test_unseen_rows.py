@@ -175,6 +175,11 @@ def test_a_micro_batch_nobody_stated_shrinks_before_nothing_fits(catalog: Catalo
     assert run.params["global_batch_size"] == 64
 
 
+def test_more_accumulation_than_samples_is_one_sample_at_a_time(catalog: Catalog) -> None:
+    run = load(catalog, mbs="", gbs="8", gpus="8", grad_accum="4", recompute="full")
+    assert (run.strategy.micro_batch_size, run.micro_batches) == (1, 1)
+
+
 def test_torchtitan_as_its_rows_say(catalog: Catalog) -> None:
     row = {
         "framework": "torchtitan (FSDP2/DTensor)",
