@@ -78,6 +78,7 @@ def prepare(scenario: Scenario) -> tuple[Result, ExecutionGraph | None]:
     result.num_devices = plan.layout.num_ranks
     fill_memory(result, {"memory": plan.footprints, "memory_capacity": plan.memory_capacity})
     _fit_servers(result, plan)
+    _fit_hosts(result, plan)
     return result, lower_plan(plan) if result.status == "ok" else None
 
 
@@ -96,6 +97,26 @@ def _fit_servers(result: Result, plan: Plan) -> None:
         f"needs {needed / 1e9:.2f} GB per server host; it has {capacity / 1e9:.2f} GB: "
         f"{(needed - capacity) / 1e9:.2f} GB missing. Most are {largest} ({held[largest] / 1e9:.2f} GB): "
         "try a larger strategy.num_servers"
+    )
+
+
+def _fit_hosts(result: Result, plan: Plan) -> None:
+    """Whether what leaves the devices fits the memory of their hosts."""
+    from sim.lowering.host_memory import host_footprint
+
+    held, capacity = host_footprint(plan)
+    needed = sum(held.values())
+    if needed <= capacity or result.status != "ok":
+        return
+    largest = max(held, key=lambda component: held[component])
+    result.status, result.missing_bytes = "infeasible", needed - capacity
+    remedy = (
+        "strategy.offload_activations=false" if largest == "activations" else "strategy.offload_target=nvme"
+    )
+    result.message = (
+        f"needs {needed / 1e9:.2f} GB of a host's memory for what leaves its devices; it has "
+        f"{capacity / 1e9:.2f} GB: {(needed - capacity) / 1e9:.2f} GB missing. Most are {largest} "
+        f"({held[largest] / 1e9:.2f} GB): try {remedy}, or more hosts"
     )
 
 
