@@ -26,6 +26,8 @@ def host_footprint(plan: Plan) -> tuple[dict[str, float], float]:
         Bytes.
     """
     strategy = plan.strategy
+    if not (strategy.offload_optimizer or strategy.offload_activations):
+        return {}, 0.0
     by_stage = [_of_rank(plan, stage) for stage in range(strategy.pp)]
     if not any(by_stage):
         return {}, 0.0
