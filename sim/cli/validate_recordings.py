@@ -51,6 +51,9 @@ def recordings(
     everything = _scored(paths, predictor, _targets(out, paths))
     lines = board(everything)
     skipped = [item for item in everything if item.prediction.status != "ok"]
+    if len(skipped) == len(everything):
+        why = f"{skipped[0].row.place}: {skipped[0].prediction.message}" if skipped else "no rows"
+        raise InputError("recordings", "hold at least one row that can be predicted", why)
     if json:
         places = [{"row": item.row.place, "message": item.prediction.message} for item in skipped]
         emit_json({"board": [line.to_dict() for line in lines], "rows": len(everything), "skipped": places})

@@ -14,7 +14,7 @@ from sim.catalog import default_catalog
 from sim.cli.main import main
 from sim.errors import InputError
 from sim.validate.recordings.board import board, score
-from sim.validate.recordings.left_out import left_out_coverage
+from sim.validate.recordings.left_out import chosen_widening, left_out_coverage, nested_coverage
 from sim.validate.recordings.machines import WORKER
 from sim.validate.recordings.predict import Predictor
 from sim.validate.recordings.rows import Row, find_files, read_rows
@@ -307,3 +307,28 @@ def test_a_group_is_held_by_the_spread_of_the_others() -> None:
     assert left_out_coverage(ratios, 1.0) == pytest.approx((11 + 11 + 5) / 33)
     assert left_out_coverage(ratios, 2.0) == pytest.approx((11 + 11 + 10) / 33)
     assert left_out_coverage(ratios, 3.0) == 1.0
+
+
+def test_widening_is_chosen_on_what_is_left_out() -> None:
+    ratios = [
+        (row("collective", COLLECTIVE, op="all_reduce", bytes=2**20, rate_mbit=rate), scale * part / 10)
+        for rate, scale in ((100, 0.1), (200, 0.1), (400, 0.2))
+        for part in range(11)
+    ]
+    factor = chosen_widening(ratios, 0.9)
+    assert left_out_coverage(ratios, factor) >= 0.9 > left_out_coverage(ratios, factor - 0.05)
+    # Of the wide group neither spread nor factor knows: less of it is inside.
+    assert nested_coverage(ratios, 0.9) < left_out_coverage(ratios, factor)
+
+
+@pytest.mark.parametrize(
+    "text", ["tag,op,world,rate_mbit,bytes\n", "op,world,rate_mbit,bytes\nmagic,2,1,1\n"]
+)
+def test_a_file_without_any_usable_row_is_refused(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "coll.csv").write_text(text)
+    assert main(["validate", "recordings", str(tmp_path)]) == 2
+    assert "row that can be predicted" in capsys.readouterr().err
+    assert main(["validate", "recordings", str(tmp_path), "--traces", str(tmp_path / "none")]) == 2
+    assert "--traces: must be a folder" in capsys.readouterr().err

@@ -228,6 +228,8 @@ def _is_known(path: Path) -> bool:
 
 def trace_folders(given: Sequence[str], files: Iterable[Path], named: str | None) -> list[Path]:
     """Where the layer traces of these recordings may lie."""
+    if named and not Path(named).is_dir():
+        raise InputError("--traces", "be a folder", named)
     bases = [Path(named)] if named else []
     for path in [*map(Path, given), *files]:
         folder = path if path.is_dir() else path.parent
