@@ -44,12 +44,15 @@ class Stack:
         index = {group: i for i, group in enumerate(self.groups)}
         self.group_of = np.array([index[_group(shape)] for shape in self.shapes])[self.shape_of]
         self.devices = [next(s.device for s in self.shapes if _group(s) == group) for group in self.groups]
-        self.weights = self._weights()
+        self.weights, self.body = self._weights(), self._weights(body=True)
         grouped = np.maximum(self.dims[:, 3], 1.0)
         kernels = self.kernels
         launches = np.where(kernels.grouped, grouped, kernels.launches * (kernels.kind != MEASURED))
-        self.launches = [self._per_shape(weight, launches) for weight in self.weights]
+        self.launches, self.body_launches = (
+            [self._per_shape(weight, launches) for weight in weights] for weights in (self.weights, self.body)
+        )
         self.exchanges = np.array([_exchanges(shape) for shape in self.shapes]).T
+        self.body_exchanges = np.array([_exchanges(shape, body=True) for shape in self.shapes]).T
 
     def seconds(self, calibrations: Mapping[str, Calibration]) -> FloatArray:
         """Forward and backward of one micro-batch of every shape; calibrations by framework; float[S]."""
@@ -65,29 +68,39 @@ class Stack:
         kernel = np.array([rate.issue_time for rate in mine])
         collective = np.array([rate.collective_issue_time for rate in mine])
         exposed = np.array([rate.exposed_launches for rate in mine])
-        busy = [self._per_shape(weight, times) for weight in self.weights]
-        host = [
-            launched * kernel + exchanged * collective
-            for launched, exchanged in zip(self.launches, self.exchanges, strict=True)
-        ]
-        # A pass bound by the host stretches all of its layers, those that recomputation runs again as well.
-        waits = host[_ONCE] > busy[_ONCE] + exposed * host[_ONCE]
-        forward = np.where(waits, host[_AGAIN], busy[_AGAIN] + exposed * host[_AGAIN])
-        backward = np.maximum(host[_BACK], busy[_BACK] + exposed * host[_BACK])
-        return np.asarray(forward + backward + busy[_CORE])
+        busy, body = ([self._per_shape(w, times) for w in weights] for weights in (self.weights, self.body))
+        host, body_host = (
+            [a * kernel + b * collective for a, b in zip(launched, exchanged, strict=True)]
+            for launched, exchanged in (
+                (self.launches, self.exchanges),
+                (self.body_launches, self.body_exchanges),
+            )
+        )
+
+        def passed(decides: int, runs: int) -> FloatArray:
+            """A pass bound by the host stretches its body, what recomputation runs again as well."""
+            waits = body_host[decides] > body[decides] + exposed * body_host[decides]
+            whole = busy[runs] + exposed * host[runs]
+            bound = body_host[runs] - body[runs] - exposed * body_host[runs]
+            return np.asarray(whole + np.where(waits, bound, 0.0))
+
+        return np.asarray(passed(_ONCE, _AGAIN) + passed(_BACK, _BACK) + busy[_CORE])
 
     def _per_shape(self, weight: FloatArray, values: FloatArray) -> FloatArray:
         return np.bincount(self.shape_of, weights=weight * values, minlength=len(self.shapes)).astype(float)
 
-    def _weights(self) -> list[FloatArray]:
+    def _weights(self, *, body: bool = False) -> list[FloatArray]:
         """How often each kernel runs: forward once, as often as it is run, backward, selectively again."""
         parts: list[list[FloatArray]] = []
         for shape in self.shapes:
             k = shape.kernels
-            once = np.bincount(k.entry_op, minlength=k.num_operations).astype(float)[k.owner]
-            again = np.bincount(
-                k.entry_op, weights=shape.again[k.entry_layer], minlength=k.num_operations
-            ).astype(float)[k.owner]
+            counted = k.body.astype(float) if body else np.ones(k.num_layers)
+            once, again = (
+                np.bincount(k.entry_op, weights=(counted * times)[k.entry_layer], minlength=k.num_operations)[
+                    k.owner
+                ]
+                for times in (np.ones(k.num_layers), shape.again)
+            )
             forward = k.phase == FORWARD
             core = np.bincount(k.entry_op, weights=shape.part, minlength=k.num_operations)
             core = core.astype(float)[k.owner] * forward
@@ -104,10 +117,11 @@ def _slowdown(shape: Shape, calibration: Calibration) -> float:
     return slowest_device(shape.slowest_of, variation)
 
 
-def _exchanges(shape: Shape) -> tuple[float, float, float, float]:
+def _exchanges(shape: Shape, *, body: bool = False) -> tuple[float, float, float, float]:
     """Collectives launched beside the kernels of each set of weights."""
-    once = float(shape.exchanges.sum())
-    return once, float((shape.exchanges * shape.again).sum()), once, 0.0
+    counted = shape.exchanges * shape.kernels.body if body else shape.exchanges
+    once = float(counted.sum())
+    return once, float((counted * shape.again).sum()), once, 0.0
 
 
 _PER_KERNEL = (

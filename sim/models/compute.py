@@ -274,11 +274,10 @@ def evaluate(
     launches = np.where(kernels.grouped, grouped, kernels.launches * (kernels.kind != MEASURED))
     seconds, counts = zip(*(_sum_phase(kernels, times, launches, phase) for phase in range(3)), strict=True)
     collectives = exchanges * rates.collective_issue_time
-    forward = _host_bound(
-        seconds[:1], counts[FORWARD] * rates.issue_time + collectives, rates.exposed_launches
-    )[0]
+    exposed, body = rates.exposed_launches, kernels.body
+    forward = _host_bound(seconds[:1], counts[FORWARD] * rates.issue_time + collectives, exposed, body)[0]
     backward_input, backward_weight = _host_bound(
-        seconds[1:3], (counts[1] + counts[2]) * rates.issue_time + collectives, rates.exposed_launches
+        seconds[1:3], (counts[1] + counts[2]) * rates.issue_time + collectives, exposed, body
     )
     cores = [_to_operations(kernels, times, phase) for phase in (FORWARD, BACKWARD_INPUT)]
     selective = _to_layers(kernels, kernels.selective * cores[0])
@@ -301,18 +300,21 @@ def evaluate(
     return costs
 
 
-def _host_bound(device_s: Sequence[FloatArray], host_s: FloatArray, exposed: float) -> list[FloatArray]:
+def _host_bound(
+    device_s: Sequence[FloatArray], host_s: FloatArray, exposed: float, body: npt.NDArray[np.bool_]
+) -> list[FloatArray]:
     """Device seconds of the parts of a pass and of its launches by the host, as far as they show.
 
     The host runs ahead of the device (CUDA queues about a thousand launches), so what bounds is the whole
-    pass and not each layer: long kernels of one layer hide the launches of another. Where a framework waits
-    for the device (random states saved for recomputation, counts of routed tokens), the ``exposed`` share of
-    the launches adds to the device time of each layer.
+    pass and not each layer: long kernels of one layer hide the launches of another. The pass is that of the
+    model's body: the head does not hide the launches of the many layers in front of it. Where a framework
+    waits for the device (random states saved for recomputation, counts of routed tokens), the ``exposed``
+    share of the launches adds to the device time of each layer.
     """
     busy = np.sum(device_s, axis=0)
     whole = busy + exposed * host_s
-    if host_s.sum() > whole.sum():
-        whole = host_s
+    if host_s[body].sum() > whole[body].sum():
+        whole = np.where(body, host_s, whole)
     parts = len(device_s)
     return [
         np.where(busy > 0, part * whole / np.where(busy > 0, busy, 1.0), whole / parts) for part in device_s

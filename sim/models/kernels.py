@@ -93,6 +93,9 @@ class Kernels:
         Share of each entry's forward that the ``alternate`` policy runs again.
     flops : float[U]
         Forward floating-point operations per sample, two per multiply-add, unsharded.
+    body : bool[L]
+        Layers between the embedding and the head: a model has many of them, and they decide whether its
+        launches bound it.
     num_layers : int
     """
 
@@ -114,6 +117,7 @@ class Kernels:
     selective: npt.NDArray[np.bool_]
     alternate: FloatArray
     flops: FloatArray
+    body: npt.NDArray[np.bool_]
     num_layers: int
 
     @property
@@ -168,6 +172,7 @@ def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
         selective=np.array([isinstance(op, Attention) and not op.flash for op in operations], dtype=bool),
         alternate=np.array([share for shares in alternate_shares(layers) for share in shares], dtype=float),
         flops=np.array([operation_flops(op) for op in operations], dtype=float),
+        body=np.array([layer.kind not in ("embedding", "head") for layer in layers], dtype=bool),
         num_layers=len(layers),
     )
 

@@ -126,7 +126,7 @@ def validate_runs(
     scored = []
     for run, prediction in zip(chosen.runs, predictions, strict=True):
         mine = framework_calibration(calibration, run.framework)
-        low, high = interval(prediction, run.assumed, mine) or (None, None)
+        low, high = interval(prediction, run.assumed, mine, run.cluster.main_device.name) or (None, None)
         scored.append(Scored(run, prediction, low, high, constant_prediction(run, rates)))
     return Report(board(scored, chosen.skipped), scored, chosen.skipped)
 

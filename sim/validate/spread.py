@@ -4,9 +4,9 @@ The logarithm of measured over predicted time is taken as normal. Its variance i
 (``framework/<key>/spread_own``: how far its runs scatter that the fit had not seen; for a framework
 without measurements, how far those of frameworks left out altogether do, on chips that others were
 measured on), more where communication and bubbles show (``spread_communication`` times their share), and
-more for every column that the row leaves open (``spread_assumed``). All are parameters of the
-calibration, set so that 80 % of left-out rows lie inside. A chip without measurements has no term of its
-own: what is not known of it is in the intervals of the parameters, which this leaves out.
+more for every column that the row leaves open (``spread_assumed``). All that together is wider or
+narrower by a factor of the chip (``device/<name>/spread_factor``; 1 for one without measurements). These
+are parameters of the calibration, set so that 80 % of left-out rows lie inside.
 """
 
 from __future__ import annotations
@@ -74,8 +74,14 @@ def standard_deviations(factors: FloatArray, errors: FloatArray, weights: FloatA
     return np.asarray(np.sqrt(variances))
 
 
+def chip_factor(calibration: Calibration, device: str) -> float:
+    """How much wider than elsewhere the errors of a chip are."""
+    known = calibration.has("device", device, "spread_factor")
+    return calibration.value("device", device, "spread_factor") if known else 1.0
+
+
 def interval(
-    prediction: Prediction, assumed: Sequence[str], calibration: Calibration
+    prediction: Prediction, assumed: Sequence[str], calibration: Calibration, device: str = "default"
 ) -> tuple[float, float] | None:
     """Ends of the 80 % interval of a step time, in seconds.
 
@@ -87,8 +93,11 @@ def interval(
     calibration : Calibration
         With the framework's own parameters as default, see
         :func:`sim.validate.runs_loader.framework_calibration`.
+    device : str
+        Catalogue name of the device.
     """
     if not prediction.ok or prediction.step_time_s is None:
         return None
     width = Z80 * deviation(shares(prediction, assumed), deviations(calibration))
+    width *= chip_factor(calibration, device)
     return prediction.step_time_s * math.exp(-width), prediction.step_time_s * math.exp(width)

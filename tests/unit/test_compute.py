@@ -126,6 +126,23 @@ def test_memory_bound_time_is_bytes_over_bandwidth(catalog: Catalog) -> None:
     assert cost.backward_weight_s == 0
 
 
+def test_a_large_head_does_not_hide_the_launches_of_few_layers(catalog: Catalog) -> None:
+    """A layer costs the same in a shallow model as in a deep one, so few layers tell of many."""
+    small = Layer(name="block", kind="mlp", block=0, ops=(Gemm(rows=8, n=256, k=256),) * 4)
+    head = Layer(name="head", kind="head", block=0, ops=(Gemm(rows=4096, n=50_000, k=4096),))
+
+    def seconds(count: int) -> LayerCosts:
+        return chain_cost(
+            (small,) * count + (head,), device=catalog.device("a100-80gb"), dtype="bf16", micro_batch=1,
+            calibration=catalog.calibration("default"), first=False,
+        )  # fmt: skip
+
+    shallow, deep = seconds(2), seconds(64)
+    issue = catalog.calibration("default").value("framework", "default", "kernel_issue_time")
+    assert shallow[0].forward_s == deep[0].forward_s == pytest.approx(4 * issue)
+    assert shallow[2].forward_s == deep[64].forward_s > 100 * issue
+
+
 def test_small_kernels_are_bound_by_their_launches(catalog: Catalog) -> None:
     issue = fast_host(catalog).value("framework", "default", "kernel_issue_time")
     cost = _cost(catalog, *(MemoryBound(elements=10, backward_elements=10) for _ in range(5)))[0]

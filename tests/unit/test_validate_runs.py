@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,13 @@ import numpy as np
 import pytest
 
 from sim.calibrate.calibration_text import calibration_yaml
+from sim.calibrate.least_squares import Fit
 from sim.calibrate.run_priors import SOURCE, prior_of, without_fits
-from sim.calibrate.run_residuals import fit_spread, own_spread
+from sim.calibrate.run_residuals import Residual, fit_spread, own_spread, with_spread
 from sim.calibrate.run_rounds import fit_rounds
 from sim.calibrate.run_stack import Stack
 from sim.calibrate.run_terms import make_terms
-from sim.calibrate.runs import fit_runs
+from sim.calibrate.runs import RunFit, fit_runs
 from sim.catalog import Catalog
 from sim.spec.calibration import Parameter
 from sim.validate.board import Scored, board, spearman
@@ -230,6 +232,33 @@ def test_interval_widens_with_what_is_assumed(catalog: Catalog) -> None:
     assert known is not None
     assert guessed is not None
     assert guessed[0] < known[0] < 1.0 < known[1] < guessed[1]
+
+
+def test_intervals_hold_as_much_on_every_chip(catalog: Catalog) -> None:
+    """Rows of one framework scatter more on one chip: its intervals are wider, and each holds 80 %."""
+    default = catalog.calibration("default")
+    same = {"framework": "Megatron-Bridge", "step_time_s": "1.0"}
+    runs = [load(catalog, id=f"A-{i}", gpu=("A100", "H100")[i % 2], **same) for i in range(100)]
+    predictions = [Prediction(run.row.id, "ok", 1.0, {"compute_s": 1.0}) for run in runs]
+    terms = make_terms(runs, {run.row.id: 1.0 for run in runs}, default)
+    generator = np.random.default_rng(2)
+    scatter = [0.1 if term.shape.device.name.startswith("h100") else 0.03 for term in terms]
+    residuals = [
+        Residual(term, float(generator.normal(0, size))) for term, size in zip(terms, scatter, strict=True)
+    ]
+    bare = default.model_copy(update={"device": {"default": default.device["default"]}})
+    unfitted = RunFit([], Fit(np.zeros(0), np.zeros(0), 0.0), [], bare)
+    fitted = with_spread(unfitted, residuals, residuals, predictions).calibration
+    for gpu in ("h100-80gb", "a100-80gb"):
+        inside = []
+        for residual, prediction in zip(residuals, predictions, strict=True):
+            if residual.term.shape.device.name == gpu:
+                mine = framework_calibration(fitted, residual.term.shape.framework)
+                low, high = interval(prediction, residual.term.run.assumed, mine, gpu) or (1.0, 1.0)
+                inside.append(low <= math.exp(residual.log_ratio) <= high)
+        assert 0.75 <= np.mean(inside) <= 0.85
+    factors = [fitted.value("device", gpu, "spread_factor") for gpu in ("h100-80gb", "a100-80gb")]
+    assert factors[0] > 2 * factors[1]
 
 
 def test_kernels_of_all_runs_at_once_take_what_each_takes(catalog: Catalog) -> None:
