@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Load = tuple[int, float]
 """(link, coefficient)."""
@@ -44,7 +44,7 @@ class Filling:
         self._kinds: list[tuple[float, tuple[Load, ...]]] = []
         self._class: dict[int, int] = {}
         self._sole = [0] * len(capacity)  # users of each link, combined by exclusive or: one user is itself
-        self._known: dict[tuple[Load, ...], list[float]] = {}
+        self._known: dict[tuple[tuple[int, int], ...], list[float]] = {}
 
     def joins(self, instance: int, link: int) -> None:
         """A transfer becomes a user of a link; told before it is counted."""
@@ -62,7 +62,7 @@ class Filling:
         """A transfer is over."""
         self._class.pop(instance, None)
 
-    def rates(self, members: Sequence[int], stride: int) -> dict[int, float]:
+    def rates(self, members: Iterable[int], stride: int) -> dict[int, float]:
         """Rate of every member: instances of tasks, ``stride`` apart."""
         alike: dict[int, list[int]] = {}
         current = self._class
@@ -74,7 +74,7 @@ class Filling:
                 alike[number].append(i)
             else:
                 alike[number] = [i]
-        key = tuple(sorted([(number, float(len(found))) for number, found in alike.items()]))
+        key = tuple(sorted([(number, len(found)) for number, found in alike.items()]))
         levels = self._known.get(key)
         if levels is None:
             levels = self._solve(key)
@@ -108,7 +108,7 @@ class Filling:
             self._kinds.append((cap, found[1:]))  # type: ignore[arg-type]
         return number
 
-    def _solve(self, counted: tuple[tuple[int, float], ...]) -> list[float]:
+    def _solve(self, counted: tuple[tuple[int, int], ...]) -> list[float]:
         """Rate of an unweighted flow in each class: in turn settle the classes on the most contended link, or
         the one of lowest cap."""
         capacity, kinds = self._capacity, self._kinds

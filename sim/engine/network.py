@@ -84,7 +84,7 @@ class Group:
     """Transfers connected by shared links."""
 
     __slots__ = (
-        "alarm", "bottleneck", "caps", "changed", "finish", "floor", "heap", "left", "links",
+        "alarm", "alone", "bottleneck", "caps", "changed", "finish", "floor", "heap", "left", "links",
         "rate", "rates", "time", "uniform", "virtual",
     )  # fmt: skip
 
@@ -96,6 +96,8 @@ class Group:
         # Uniform: virtual finish of each member; otherwise its bytes left, and `rates` its progress rate.
         self.finish: dict[int, float] = {}
         self.rates: dict[int, float] = {}
+        # Rates at full progress, as long as no member comes or goes; else None.
+        self.alone: dict[int, float] | None = None
         self.heap: list[tuple[float, int]] = []
         self.links: set[int] = set()
         self.bottleneck = -1
@@ -113,8 +115,8 @@ class Group:
                 self.virtual += self.rate * span
             else:
                 finish, rates = self.finish, self.rates
-                for instance in finish:
-                    finish[instance] -= rates[instance] * span
+                for instance, left in finish.items():
+                    finish[instance] = left - rates[instance] * span
         self.time = now
 
 
@@ -247,6 +249,7 @@ class FluidNetwork:
             if link != group.bottleneck:
                 group.floor = min(group.floor, table.capacity[link] / self._load[link])
         self._member[instance] = group
+        group.alone = None
         if group.virtual > 1e6 * table.bytes[task]:
             self._rebase(group)
         self._put(group, instance, table.bytes[task])
@@ -277,6 +280,7 @@ class FluidNetwork:
 
     def _detach(self, group: Group, instance: int) -> None:
         del group.finish[instance], self._member[instance]
+        group.alone = None
         group.rates.pop(instance, None)
         self._filling.forget(instance)
         weight = self._weight.pop(instance, 1.0)
@@ -343,7 +347,11 @@ class FluidNetwork:
             self._rate(group)
 
     def _rate(self, group: Group) -> None:
-        rate = self._common_rate(group)
+        # Without members that came or went only their progress has changed, not what links give them.
+        if group.alone is None:
+            rate = self._common_rate(group)
+        else:
+            rate, self.effort = None, self.effort + len(group.links) * EFFORT_PER_VISIT
         if rate is not None:
             if not group.uniform:
                 self._make_uniform(group)
@@ -355,9 +363,7 @@ class FluidNetwork:
         else:
             if group.uniform:
                 self._make_general(group)
-            self._fill(group)
-            rates = group.rates
-            delay = min(left / rates[i] for i, left in group.finish.items() if rates[i] > 0)
+            delay = self._fill(group)
         group.alarm = Completion(self._env, self._callbacks, group, max(delay, 0.0))
 
     def _common_rate(self, group: Group) -> float | None:
@@ -368,9 +374,12 @@ class FluidNetwork:
             level = capacity[link] / load[link]
             if level <= group.floor and level <= min(group.caps):
                 return level
+        self.effort += len(group.links) * EFFORT_PER_VISIT
+        if not self._may_be_uniform(group):
+            group.bottleneck, group.floor = -1, 0.0
+            return None
         best = floor = _INFINITY
         link = -1
-        self.effort += len(group.links) * EFFORT_PER_VISIT
         for other in group.links:
             level = capacity[other] / load[other]
             if level < best or (level == best and users[other] > users[link]):
@@ -382,6 +391,14 @@ class FluidNetwork:
         if link >= 0 and users[link] == size and best <= smallest:
             return best
         return smallest if len(group.caps) == 1 and smallest <= best else None
+
+    def _may_be_uniform(self, group: Group) -> bool:
+        """Whether all members cross one link or have one cap; a link of all is a link of any one of them."""
+        if len(group.caps) == 1 and _INFINITY not in group.caps:
+            return True
+        users, size = self._users, len(group.finish)
+        loads = self.table.loads(next(iter(group.finish)) % self.table.stride)
+        return any([users[link] == size for link, _ in loads]) or not loads
 
     def _make_uniform(self, group: Group) -> None:
         left = group.finish
@@ -437,15 +454,25 @@ class FluidNetwork:
             parts.append(part)
         return parts
 
-    def _fill(self, group: Group) -> None:
-        """Max-min fair rates of a group with several bottlenecks."""
+    def _fill(self, group: Group) -> float:
+        """Max-min fair rates of a group with several bottlenecks; seconds to its next completion."""
         self.effort += 4 * len(group.finish) * EFFORT_PER_VISIT
-        if len(group.finish) > _SMALL:
-            rates = self._fill_large(list(group.finish))
-        else:
-            rates = self._filling.rates(list(group.finish), self.table.stride)
-        factor = self._factor
-        group.rates = {i: x * factor.get(i, 1.0) for i, x in rates.items()} if factor else rates
+        alone, finish, factor = group.alone, group.finish, self._factor
+        if alone is None:
+            if len(finish) > _SMALL:
+                alone = self._fill_large(list(finish))
+            else:
+                alone = self._filling.rates(finish, self.table.stride)
+            group.alone = alone
+        delay, rates = _INFINITY, {}
+        for instance, rate in alone.items():
+            if factor:
+                rate *= factor.get(instance, 1.0)
+            rates[instance] = rate
+            if rate > 0.0:
+                delay = min(delay, finish[instance] / rate)
+        group.rates = rates
+        return delay
 
     def _fill_large(self, members: list[int]) -> dict[int, float]:
         graph, stride = self.table.graph, self.table.stride

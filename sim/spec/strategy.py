@@ -247,7 +247,11 @@ class Strategy(Spec):
     graph: PeerGraph = Field("fixed", description="peers of topology `graph`: neighbours, drawn, or 2^k away")
     graph_degree: int = Field(2, ge=1, description="peers that a replica sends to in an exchange")
     graph_draws: int = Field(
-        16, ge=1, le=256, description="exchanges that are drawn before a random graph repeats itself"
+        16,
+        ge=1,
+        le=256,
+        description="exchanges that are drawn before a random graph repeats itself; fewer (2 at least) where "
+        "nodes draw more than 2048 peers in them",
     )
     tree_levels: int = Field(
         1, ge=1, le=16, description="topology tree: levels of aggregators, each of group_size below it"

@@ -313,3 +313,8 @@ def test_a_random_graph_repeats_after_the_draws_that_are_asked_for() -> None:
     found = exchanges(graph, 8, 0)
     assert len(found) == 40
     assert len({tuple(map(tuple, targets)) for targets in found}) > 30
+
+
+def test_many_nodes_need_fewer_draws_of_a_random_graph() -> None:
+    graph = Strategy(topology="graph", graph="random", synchronization="asp")
+    assert [len(exchanges(graph, nodes, 0)) for nodes in (8, 128, 256, 2048)] == [16, 16, 8, 2]

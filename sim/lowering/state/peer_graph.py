@@ -12,6 +12,10 @@ from sim.rng import seed_tree
 from sim.spec.strategy import Strategy
 from sim.taxonomy.topologies import TOPOLOGIES
 
+DRAWN_PEERS, LEAST_DRAWS = 2048, 2
+"""Nodes times exchanges up to which as many exchanges are drawn as asked for: what many nodes draw at once
+says as much as what few draw one after the other, and a period has to stay small. Two at least."""
+
 Targets = IntArray
 """Peers of every node in one exchange, shape (nodes, peers); -1 where a node sends nothing."""
 
@@ -96,7 +100,8 @@ def exchanges(strategy: Strategy, nodes: int, seed: int) -> list[Targets]:
     else:
         draw = lambda generator: anybody(nodes, strategy.graph_degree, generator)  # noqa: E731
     found = []
-    for number in range(strategy.graph_draws):
+    draws = min(strategy.graph_draws, max(LEAST_DRAWS, DRAWN_PEERS // nodes))
+    for number in range(draws):
         generator = seed_tree(seed, "peers", number)
         targets = draw(generator)
         if strategy.push_probability < 1:
