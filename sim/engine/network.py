@@ -398,7 +398,7 @@ class FluidNetwork:
             return True
         users, size = self._users, len(group.finish)
         loads = self.table.loads(next(iter(group.finish)) % self.table.stride)
-        return any([users[link] == size for link, _ in loads]) or not loads
+        return not loads or any(users[link] == size for link, _ in loads)
 
     def _make_uniform(self, group: Group) -> None:
         left = group.finish
