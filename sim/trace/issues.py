@@ -73,6 +73,7 @@ MEANING: dict[str, str] = {
     "device_not_in_catalogue": "the catalogue lacks the traced device; measured times are used on any device",
     "shapes_unknown": "operators without shapes (record_shapes=True); layers have times, no activation sizes",
     "gradients_unknown": "no gradient exchange to take parameters from; layers have none",
+    "all_to_all_not_imported": "all-to-alls (sharded tables, experts) are in the replay, not in the workload",
     "batch_unknown": "no shapes to take the batch from; taken as 1: give --batch",
     "kernels_as_layers": "no operators with kernels: kernels are the layers, all as forward time",
     "kernel_without_launch": "kernels whose launch is not in the trace; they follow what ran before them",

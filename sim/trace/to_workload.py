@@ -114,6 +114,7 @@ def import_workload(
     join_execution_traces(trace)
     rank, times = _choose(trace)
     issues = Issues()
+    issues.add("all_to_all_not_imported", sum(one.kind.startswith("all_to_all") for one in rank.collectives))
     found = device or catalogue_device(rank.device, rank.device_memory)
     if times is not None and not len(rank.timeline) and device is None:
         found = None  # the host's speed says nothing about the device

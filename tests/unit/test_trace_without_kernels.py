@@ -163,3 +163,10 @@ def test_the_shipped_trace_replays(capsys: pytest.CaptureFixture[str]) -> None:
     assert abs(document["error"]) < 1e-9
     assert 1.7 < document["what_if"]["speedup"] < 2
     assert document["breakdown"]["step_time_s"] == pytest.approx(document["what_if"]["step_s"], rel=0.02)
+
+
+def test_an_import_says_that_all_to_alls_are_not_taken_over(tmp_path: Path) -> None:
+    moved = {"Collective name": "all_to_allv", "In msg nelems": 8, "Out msg nelems": 8, "dtype": "Float"}
+    kernels = [kernel("gemm", BASE_TS, 60), kernel("ncclDevKernel_SendRecv", BASE_TS + 70, 9, **moved)]
+    imported = import_workload(read([write(tmp_path, kineto(kernels))], host=True), name="x")
+    assert imported.issues.counts["all_to_all_not_imported"] == 1
