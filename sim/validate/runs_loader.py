@@ -151,12 +151,12 @@ def _of_framework(calibration: Calibration, framework: str) -> Calibration:
     return calibration.model_copy(update={"framework": {"default": merged}})
 
 
-def load_runs(rows: Iterable[Row], catalog: Catalog | None = None) -> Loaded:
-    """Turn rows into runs; every row is in one of the two lists."""
+def load_runs(rows: Iterable[Row], catalog: Catalog | None = None, *, fit: bool = True) -> Loaded:
+    """Turn rows into runs; every row is in one of the two lists. ``fit``: see :func:`load_run`."""
     catalog, loaded = catalog or Catalog(), Loaded()
     for row in rows:
         try:
-            loaded.runs.append(load_run(row, catalog))
+            loaded.runs.append(load_run(row, catalog, fit=fit))
         except (Unsupported, ClusterloomError) as error:
             loaded.skipped.append(Skipped(row, str(error)))
         except (ValueError, ArithmeticError, LookupError, AssertionError) as error:  # one bad row is one row
@@ -164,8 +164,8 @@ def load_runs(rows: Iterable[Row], catalog: Catalog | None = None) -> Loaded:
     return loaded
 
 
-def load_run(row: Row, catalog: Catalog) -> Run:
-    """One row as a run.
+def load_run(row: Row, catalog: Catalog, *, fit: bool = True) -> Run:
+    """One row as a run; with ``fit`` what it leaves open is chosen so that it fits into memory.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def load_run(row: Row, catalog: Catalog) -> Run:
         measured_s=_measured(row, batch, _tokens(generator, params)),
         assumed=tuple(dict.fromkeys(assumed)),
     )
-    return made_to_fit(run, catalog.calibration(("default",)))
+    return made_to_fit(run, catalog.calibration(("default",))) if fit else run
 
 
 _LANGUAGE = ("transformer", "moe", "latent", "hybrid", "encoder-decoder")
