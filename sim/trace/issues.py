@@ -53,6 +53,7 @@ MEANING: dict[str, str] = {
     "collective_kind_unknown": "communication kernels of an unknown kind",
     "group_count_mismatch": "the file counts more or fewer process groups than it lists",
     "unknown_field_type": "fields of an unexpected type; ignored",
+    "unknown_category": "spans of categories without a meaning here; in the categories' counts only",
     "unknown_operation": "operations of an unknown type; kept as compute",
     "bad_row": "rows that cannot be read; skipped",
     "no_times": "the file describes a workload without measured times",

@@ -333,6 +333,7 @@ def test_4_a_file_of_another_accelerator_has_no_kernels(tmp_path: Path) -> None:
     assert (rank["num_compute"], rank["backend"]) == (0, "mtia:hccl,cpu:gloo")
     assert rank["categories"]["mtia_ccp_events"] == 1
     assert warned(rank)["no_device_events"] == 1
+    assert warned(rank)["unknown_category"] == 1
 
 
 def test_4_a_report_of_a_node_is_one_rank_per_device(tmp_path: Path) -> None:

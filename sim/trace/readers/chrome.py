@@ -122,7 +122,9 @@ class ChromeEvents:
         if self.marker and handler not in ("kernel", "memory", "runtime", "counted"):
             self._step(event.get("name"), start, duration, self.marker)
         if handler is None:
-            if not self.kineto:
+            if self.kineto:
+                self.issues.add("unknown_category")
+            else:
                 self._span(event, category, start, duration)
             return
         self.kineto = True

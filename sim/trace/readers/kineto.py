@@ -32,6 +32,7 @@ MICROSECOND = 1e-6
 def build(events: ChromeEvents, header: dict[str, Any], label: str) -> RankTrace:
     """The rank that a Kineto file describes."""
     issues = events.issues
+    issues.add("unknown_category", len(events.span))
     info = header.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     table = _device_table(events)
