@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ torch = pytest.importorskip("torch")
 from sim.cli.main import main  # noqa: E402
 from sim.errors import InputError  # noqa: E402
 from sim.record.launch import RecordingFailed, run_ranks  # noqa: E402
-from sim.record.network import require_emulation  # noqa: E402
+from sim.record.network import _ALLOWED as ALLOWED  # noqa: E402
+from sim.record.network import EmulatedHosts, require_emulation  # noqa: E402
 from sim.record.recorder import Request  # noqa: E402
 
 
@@ -93,3 +95,18 @@ def test_a_failing_rank_says_why_in_one_line() -> None:
 def test_a_request_that_makes_no_sense_is_refused(options: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=rf"^{named}: must"):
         Request(**({"workload": "mlp", "ranks": 2, "strategies": ("ddp",)} | options))
+
+
+@pytest.mark.skipif(not can_emulate(), reason="hosts cannot be emulated here")
+def test_emulated_hosts_use_cubic_and_leave_the_machine_as_it_was() -> None:
+    before = ALLOWED.read_text()
+    with EmulatedHosts(2, 100, 100) as hosts:
+        command = ["ip", "netns", "exec", hosts.name(0), "sysctl", "-n", "net.ipv4.tcp_congestion_control"]
+        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "cubic"
+    assert ALLOWED.read_text() == before
+
+
+def test_a_real_time_rank_on_one_core_ends() -> None:
+    """Ending the group once left its store's thread spinning before the rank that it waited for."""
+    core = max(os.sched_getaffinity(0))
+    assert run_ranks(lambda rank, ranks: rank + ranks, 1, cores=(core,), real_time=True, timeout=60) == 1
