@@ -22,6 +22,14 @@ def real_time(priority: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
+def ordinary(name: str) -> None:
+    """Take real-time priority from this process's threads whose names begin so (Linux)."""
+    for task in Path("/proc/self/task").glob("*/comm"):
+        with suppress(AttributeError, OSError):
+            if task.read_text().startswith(name):
+                os.sched_setscheduler(int(task.parent.name), os.SCHED_OTHER, os.sched_param(0))
+
+
 @contextmanager
 def kernel_first(priority: int = 25) -> Iterator[None]:
     """Let the kernel's network threads (ksoftirqd) run before real-time ranks, where that is allowed.

@@ -146,12 +146,11 @@ def _in_group(job: Job, rank: int, num_ranks: int, real_time: bool) -> Any:
         clock.real_time(10)  # gloo's threads inherit it
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
     if real_time:
+        # Ending the group wakes the store's thread, which then spins until this one has gone on: it must not
+        # keep this one from their core.
+        clock.ordinary("pt_tcpstore")
         clock.real_time(5)  # what computes must not keep gloo's threads from their core
     result = job(rank, num_ranks)
-    if real_time:
-        # Ending the group wakes its store's thread, which then spins until this one has gone on: where both
-        # share a core this one must not be the lower.
-        clock.real_time(10)
     dist.barrier()
     dist.destroy_process_group()
     return result
