@@ -120,6 +120,10 @@ class Request:
             if not 0 < size <= MAX_BYTES:
                 raise InputError("--size", f"be from 1 to {MAX_BYTES} bytes", size)
 
+        if self.real_time and self.rate_mbit is None:
+            # Over the loopback gloo polls without a pause: above the ranks, it keeps them from the cores.
+            raise InputError("--real-time", "come with --hosts: gloo's threads would starve ranks on one host")
+
     def _check_slow(self) -> None:
         """What is slow must exist, and must be something that these jobs can slow down."""
         for name, given in (("--slow-rank", self.slow_rank), ("--slow-link", self.slow_link)):

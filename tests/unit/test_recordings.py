@@ -266,6 +266,8 @@ def test_recording_refuses_what_it_cannot_do(capsys: pytest.CaptureFixture[str])
     assert "equal --ranks" in capsys.readouterr().err
     assert main(["record", "-o", "nowhere", "--strategy", "magic"]) == 2
     assert "--strategy" in capsys.readouterr().err
+    assert main(["record", "-o", "nowhere", "--real-time"]) == 2
+    assert "--real-time: must come with --hosts" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
