@@ -122,7 +122,9 @@ class Request:
 
         if self.real_time and self.rate_mbit is None:
             # Over the loopback gloo polls without a pause: above the ranks, it keeps them from the cores.
-            raise InputError("--real-time", "come with --hosts: gloo's threads would starve ranks on one host")
+            raise InputError(
+                "--real-time", "come with --hosts: gloo's threads would starve ranks on one host"
+            )
 
     def _check_slow(self) -> None:
         """What is slow must exist, and must be something that these jobs can slow down."""
