@@ -48,10 +48,11 @@ def test_gpt_like_data_parallel_on_512_takes_less_than_100_ms() -> None:
 
 
 @pytest.mark.slow
-def test_65536_devices_cost_at_most_three_quarters_more_than_8192() -> None:
-    """The graphs are equally large; only laying out, routing and folding ranks grows with their number.
+def test_65536_devices_cost_little_more_than_8192() -> None:
+    """The graphs are equally large and play alike; only laying out, routing and folding ranks grows.
 
-    Playing takes about a third of it since collectives beside weight gradients are played as one.
+    Eight times the ranks take 1.6 to 1.8 times as long, 0.7 instead of 0.4 s: what does not grow has been
+    halved twice, and with it the ratio's denominator.
     """
     pairs = [(fresh("GPT-3 on 8,192"), fresh("GPT-3 on 65,536")) for _ in range(2)]  # in turn
     small, large = pairs[0]
@@ -66,7 +67,8 @@ def test_65536_devices_cost_at_most_three_quarters_more_than_8192() -> None:
     assert large.events == pytest.approx(small.events, rel=0.01)
     assert small.events <= 60_000
     assert any(within(first, 1.0) for first, _ in pairs), pairs
-    assert seconds_large <= 1.75 * seconds_small, pairs
+    assert seconds_large <= 2 * seconds_small, pairs
+    assert any(within(second, 1.0) for _, second in pairs), pairs
 
 
 @pytest.mark.parametrize("length", [20, pytest.param(100, marks=pytest.mark.slow)])
