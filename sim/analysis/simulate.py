@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def prepare(scenario: Scenario) -> tuple[Result, ExecutionGraph | None]:
     notes += _unpriced_servers(plan)
     result = Result("ok", warnings=notes, scenario=scenario, **_identity(scenario))
     result.num_devices = plan.layout.num_ranks
-    fill_memory(result, {"memory": plan.footprints, "memory_capacity": plan.memory_capacity})
+    fill_memory(result, plan.footprints, plan.memory_capacity, partial(_remedy, plan))
     _fit_servers(result, plan)
     _fit_hosts(result, plan)
     return result, lower_plan(plan) if result.status == "ok" else None
@@ -182,11 +183,11 @@ def _identity(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def fill_memory(result: Result, metadata: dict[str, Any]) -> None:
-    """Memory by stage, as in a graph's metadata; too much makes the result infeasible."""
-    stages = [{str(k): float(v) for k, v in stage.items()} for stage in metadata.get("memory") or []]
-    capacity = metadata.get("memory_capacity")
-    result.memory_capacity_bytes = None if capacity is None else float(capacity)
+def fill_memory(
+    result: Result, stages: list[dict[str, float]], capacity: float, remedy: Callable[[str], str]
+) -> None:
+    """Memory by stage; too much makes the result infeasible, with what to try against its largest part."""
+    result.memory_capacity_bytes = capacity
     if not stages:
         return
     totals = [sum(stage.values()) for stage in stages]
@@ -196,32 +197,32 @@ def fill_memory(result: Result, metadata: dict[str, Any]) -> None:
         stages[worst],
         totals[worst],
     )
-    if capacity is not None and totals[worst] > float(capacity):
-        missing = totals[worst] - float(capacity)
+    if totals[worst] > capacity:
+        missing = totals[worst] - capacity
         where = f" on stage {worst}" if len(stages) > 1 else ""
+        largest = max(stages[worst], key=lambda component: stages[worst][component])
         result.status, result.missing_bytes = "infeasible", missing
         result.message = (
-            f"needs {totals[worst] / 1e9:.2f} GB per device{where}; it has {float(capacity) / 1e9:.2f} GB: "
-            f"{missing / 1e9:.2f} GB missing. {_memory_hint(stages[worst], result)}"
+            f"needs {totals[worst] / 1e9:.2f} GB per device{where}; it has {capacity / 1e9:.2f} GB: "
+            f"{missing / 1e9:.2f} GB missing. Most are {largest} "
+            f"({stages[worst][largest] / 1e9:.2f} GB): try {remedy(largest)}"
         )
 
 
-def _memory_hint(stage: dict[str, float], result: Result) -> str:
-    """What takes most of the memory, and the first thing to try against it."""
-    largest = max(stage, key=lambda component: stage[component])
-    strategy = result.strategy or {}
+def _remedy(plan: Plan, largest: str) -> str:
+    """The first thing to try where a part of the memory is too large."""
+    strategy, alone = plan.strategy, plan.layout.num_ranks == 1
     if largest in ("activations", "logits", "buffers"):
-        if (strategy.get("micro_batch_size") or 2) > 1:
-            remedy = "a smaller strategy.micro_batch_size"
-        else:
-            remedy = (
-                "strategy.recompute=full" if strategy.get("recompute") != "full" else "a larger strategy.tp"
-            )
-    elif STATES[strategy.get("state", "replicated")].sharding:
-        remedy = "more devices, or a larger strategy.tp or strategy.pp"
-    else:
-        remedy = "strategy.state=zero1, or a larger strategy.tp or strategy.pp"
-    return f"Most are {largest} ({stage[largest] / 1e9:.2f} GB): try {remedy}"
+        if plan.micro_batch_size > 1:
+            return "a smaller strategy.micro_batch_size"
+        if strategy.recompute != "full":
+            return "strategy.recompute=full"
+        return "more devices" if alone else "a larger strategy.tp"
+    if alone:
+        return "more devices, or strategy.offload_optimizer=true"
+    if STATES[strategy.state].sharding:
+        return "more devices, or a larger strategy.tp or strategy.pp"
+    return "strategy.state=zero1, or a larger strategy.tp or strategy.pp"
 
 
 def fill_run(result: Result, graph: ExecutionGraph, run: RunRecord) -> None:

@@ -105,7 +105,7 @@ def _report(
         note(f"no point meets the condition {result.plan.where!r}")
     files = [folder / ("best.parquet" if searched else "results.parquet")]
     write_parquet(table, files[0])
-    runs = None if searched else sweep_report.published(table, measured)
+    runs = None if searched else sweep_report.published(result, table, measured)
     if plots and not searched:
         files += sweep_report.write_figures(result, table, runs, folder)
     if json:

@@ -186,17 +186,17 @@ def summary_line(result: SweepResult) -> str:
     return "; ".join(parts)
 
 
-def published(table: pd.DataFrame, path: str) -> pd.DataFrame | None:
+def published(result: SweepResult, table: pd.DataFrame, path: str) -> pd.DataFrame | None:
     """Measured runs of the table's own workloads on its clusters; None if there are none."""
     from sim.catalog import default_catalog
-    from sim.sweep.measured import beside, read_runs
+    from sim.sweep.measured import as_named, beside, read_runs
 
     if not path:
         try:
             path = str(default_catalog().data_file(_BUILT_IN_RUNS))
         except InputError:
             return None
-    joined = beside(table, read_runs(path))
+    joined = beside(table[as_named(result)], read_runs(path))
     return joined if len(joined) else None
 
 

@@ -11,6 +11,8 @@ from sim.spec import Strategy
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sim.sweep.runner import SweepResult
+
 COLUMNS = (
     "workload",
     "cluster",
@@ -21,6 +23,11 @@ COLUMNS = (
     "step_time_s",
     "samples_per_s",
 )
+_OPEN = {
+    "workload", "workload.dtype", "workload.global_batch_size", "workload.batch_per_device",
+    "cluster", "cluster.num_hosts", "strategy", "seed", "fidelity",
+}  # fmt: skip
+"""Fields that name a job; whatever else is changed, the measured cluster or workload is another one."""
 _MATCH = ["workload", "cluster", "dtype", "num_devices", "batch_per_device"]
 
 
@@ -38,6 +45,13 @@ def read_runs(path: str | Path) -> pd.DataFrame:
     if missing:
         raise InputError("measurements", f"have the columns {', '.join(missing)}", path)
     return runs
+
+
+def as_named(result: SweepResult) -> list[bool]:
+    """Of every row of a sweep's table, whether its workload and cluster are as named, like those measured."""
+    points = zip(result.plan.points, result.results, strict=True)
+    done = [{**result.plan.context.base, **point.overrides} for point, found in points if found is not None]
+    return [all(name in _OPEN or name.startswith("strategy.") for name in fields) for fields in done]
 
 
 def beside(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

@@ -51,7 +51,7 @@ def graph(comm_bytes: float = 1.0, **metadata: object) -> ExecutionGraph:
 def simulated(comm_bytes: float = 1.0) -> Result:
     played = graph(comm_bytes)
     result = Result("ok", workload="toy", cluster="two", num_devices=4)
-    fill_memory(result, played.metadata)
+    fill_memory(result, played.metadata["memory"], played.metadata["memory_capacity"], str)
     fill_run(result, played, play(played))
     return result
 
@@ -101,12 +101,11 @@ def test_numbers_that_are_not_finite_become_null():
 
 def test_too_much_memory_is_infeasible_with_the_missing_bytes():
     result = Result("ok")
-    fill_memory(
-        result, {"memory": [{"weights": 6e9}, {"weights": 9e9, "gradients": 1e9}], "memory_capacity": 8e9}
-    )
+    fill_memory(result, [{"weights": 6e9}, {"weights": 9e9, "gradients": 1e9}], 8e9, "fewer {}".format)
     assert result.status == "infeasible"
     assert result.missing_bytes == pytest.approx(2e9)
     assert "stage 1" in result.message
+    assert result.message.endswith("Most are weights (9.00 GB): try fewer weights")
     assert result.step_time_s is None
 
 
