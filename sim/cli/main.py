@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import itertools
 import os
 import signal
@@ -94,12 +95,24 @@ def _stops_on_sigterm() -> None:
         signal.signal(signal.SIGALRM, _terminate)
 
 
+def _printable() -> None:
+    """Streams that are closed swallow what is printed; what their encoding lacks is a question mark."""
+    sys.stdout, sys.stderr = (
+        stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        for stream in (sys.stdout, sys.stderr)
+    )
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code and prints any error as one line on stderr."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = next((word for word in given if not word.startswith("-")), None)
     if arguments is None:  # the process is ours; called from Python it is not
         _stops_on_sigterm()
+        _printable()
     try:
         if command is not None and command not in COMMANDS:
             raise _unknown(command)

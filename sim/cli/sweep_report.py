@@ -191,6 +191,8 @@ def published(result: SweepResult, table: pd.DataFrame, path: str) -> pd.DataFra
     from sim.catalog import default_catalog
     from sim.sweep.measured import as_named, beside, read_runs
 
+    if not (table["status"] == "ok").any():
+        return None
     if not path:
         try:
             path = str(default_catalog().data_file(_BUILT_IN_RUNS))

@@ -246,7 +246,7 @@ def _groups(network: Network, ranks: Ranks) -> list[IntArray]:
         return [np.arange(network.num_devices)]
     several = len(ranks) > 0 and not np.isscalar(ranks[0])
     groups = [np.asarray(group, np.int64) for group in (ranks if several else [ranks])]
-    count = len(network.host_kind) + network.num_devices
+    count = network.num_devices
     for group in groups:
         if group.ndim != 1 or not len(group):
             raise InputError("collective.ranks", "have at least one rank in every group", group.tolist())

@@ -90,7 +90,8 @@ class SweepResult:
             if result is not None and result.get("status") in ("invalid", "infeasible", "failed"):
                 message = str(result.get("message"))
                 reason = first.setdefault(str(result.get("rule") or message), message)
-                reasons.setdefault(reason, []).append(str(point.parameters.get("strategy")))
+                changed = ", ".join(f"{name}={value}" for name, value in point.overrides.items())
+                reasons.setdefault(reason, []).append(str(point.parameters.get("strategy") or changed))
         return reasons
 
 
