@@ -19,6 +19,8 @@ _PATIENCE = 16
 MAX_INSTANCES = 500_000
 """Task instances (half a minute) after which an open-ended run is content with the interval it has; looking
 at links and transfers to share bandwidth counts as well."""
+MAX_UNFOLDED = 8_000_000
+"""The same for tasks that were played as parts of chains: each has a row in what is analysed afterwards."""
 _FIRST_LOOK = 1 / 10
 """Part of them after which a run that waits for one worker is asked whether its interval will do already."""
 _LOOK_AGAIN = 1.25  # times the work of the last look
@@ -59,7 +61,8 @@ class SteadyState:
         self._seen: dict[object, list[tuple[int, float, FloatArray, FloatArray]]] = {}
         self._boundary_tasks: IntArray = np.flatnonzero(player.plan.boundary)
         self._means: list[float] = []
-        self._most = float(MAX_INSTANCES)
+        chained = player.plan.original.num_tasks / max(1, player.plan.num_tasks)
+        self._most = min(float(MAX_INSTANCES), MAX_UNFOLDED / max(1.0, chained))
         self.budget = self._look_at = self._most * _FIRST_LOOK
         self.stop = ""
         self.window_iterations = (0, 0)
