@@ -35,10 +35,12 @@ class Comparison:
 
     def __init__(self, first: Result, second: Result) -> None:
         for name, result in (("first", first), ("second", second)):
-            if not result.ok or result.step_time_s is None:
+            if not result.ok:
                 raise InputError(
                     f"compare.{name}", "be a result with status ok", result.status, hint=result.message
                 )
+            if result.step_time_s is None:
+                raise InputError(f"compare.{name}", "have a step time", "none")
         self.first, self.second = first, second
 
     @property

@@ -26,6 +26,9 @@ Status = Literal["ok", "infeasible", "invalid", "failed"]
 
 #: Version of the JSON layout.
 SCHEMA = 1
+#: Fields that the JSON names otherwise, and those it does not hold.
+JSON_NAMES = {"parts": "breakdown", "memory_bytes": "memory"}
+UNSAVED = frozenset({"scenario", "graph", "run"})
 
 
 @dataclass
@@ -116,12 +119,10 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values under the names of the JSON contract; no arrays, no NaN."""
-        names = {"parts": "breakdown", "memory_bytes": "memory"}
-        skipped = {"scenario", "graph", "run"}
         data = {
-            names.get(f.name, f.name): _plain(getattr(self, f.name))
+            JSON_NAMES.get(f.name, f.name): _plain(getattr(self, f.name))
             for f in fields(self)
-            if f.name not in skipped
+            if f.name not in UNSAVED
         }
         data["schema"] = SCHEMA
         return data
@@ -140,7 +141,7 @@ class Result:
             raise InputError(
                 "result.schema", f"be {SCHEMA}", schema, hint="Write the result again.", where=where
             )
-        names = {"breakdown": "parts", "memory": "memory_bytes"}
+        names = {saved: name for name, saved in JSON_NAMES.items()}
         known = {f.name for f in fields(cls)}
         values = {names.get(key, key): value for key, value in data.items() if key != "schema"}
         unknown = sorted(set(values) - known)
@@ -309,6 +310,10 @@ def load_result(path: str | Path) -> Result:
         raise InputError("result", "be JSON", str(error), where=str(path)) from None
     if not isinstance(data, dict):
         raise InputError("result", "be a JSON object", type(data).__name__, where=str(path))
+    if data.get("schema") == SCHEMA:
+        from sim.analysis.saved_result import check_saved
+
+        check_saved(data, str(path))
     return Result.from_dict(data, where=str(path))
 
 

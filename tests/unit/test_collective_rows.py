@@ -227,3 +227,10 @@ def test_a_row_with_too_many_cells_is_refused(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_words_for_ports(text: str, expected: tuple[int, float] | None) -> None:
     assert ports_each(text) == expected
+
+
+def test_a_table_without_rows_is_refused(tmp_path):
+    path = tmp_path / "head.csv"
+    path.write_text(",".join(BASE) + ",message_bytes\n")
+    with pytest.raises(InputError, match="FILE: must have rows. Got a header alone"):
+        load_table(path)

@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import math
 import pickle
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,3 +165,35 @@ def test_comparison_parts_add_up_exactly(before: float, after: float):
 def test_only_results_with_numbers_compare():
     with pytest.raises(InputError, match=r"compare\.second: must be a result with status ok"):
         compare(simulated(), Result("invalid", "no"))
+
+
+def _saved(tmp_path, **changes: Any) -> Path:
+    data = {**json.loads(simulated().to_json()), "step_time_interval_s": [0.5, 3.0], **changes}
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(data))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"breakdown": None}, "result.breakdown: must be a mapping"),
+        ({"breakdown": {}}, "result.breakdown: must hold optimizer_s, .* Got no optimizer_s"),
+        ({"breakdown": {"compute_s": "x"}}, "result.breakdown.compute_s: must be a number. Got 'x'"),
+        ({"breakdown": dict.fromkeys(PARTS, 1.0)}, "result.breakdown: must add up to step_time_s"),
+        ({"step_time_s": math.inf}, "result.step_time_s: must be finite"),
+        ({"step_time_s": "1"}, "result.step_time_s: must be a number. Got '1'"),
+        ({"step_time_s": -1}, "result.step_time_s: must be at least 0"),
+        ({"step_time_s": None}, "result.step_time_s: must be given where status is ok. Got null"),
+        ({"num_devices": 0}, "result.num_devices: must be at least 1"),
+        ({"step_time_interval_s": 3}, "result.step_time_interval_s: must be"),
+        ({"status": 3}, "result.status: must be one of ok"),
+        ({"status": []}, "result.status: must be one of ok"),
+        ({"mfu": True}, "result.mfu: must"),
+    ],
+)
+def test_a_damaged_result_is_refused_by_field_and_file(tmp_path, changes, message: str):
+    assert load_result(_saved(tmp_path)).step_time_interval_s == (0.5, 3.0)
+    with pytest.raises(InputError, match=message) as refused:
+        load_result(_saved(tmp_path, **changes))
+    assert str(refused.value).endswith(f"({tmp_path / 'r.json'})")

@@ -67,9 +67,11 @@ def _csv(path: Path, content: str, head: str) -> pd.DataFrame:
         table = pd.read_csv(
             io.StringIO(content), sep=separator, dtype=text, skipinitialspace=True, index_col=False
         )
-        return table.rename(columns=lambda name: str(name).strip())
     except (pd.errors.ParserError, ValueError) as error:
         raise InputError("FILE", "be a CSV table", str(error).strip(), where=str(path)) from error
+    if not len(table):
+        raise InputError("FILE", "have rows", "a header alone", where=str(path))
+    return table.rename(columns=lambda name: str(name).strip())
 
 
 def _require_cells(path: Path, content: str, separator: str) -> None:
