@@ -106,17 +106,23 @@ def _show(result: CollectiveResult) -> None:
     screen.print(grid(columns, rows))
 
 
-def _sizes(texts: list[str]) -> list[float]:
+def _size(text: str) -> float:
     from sim.units import parse_quantity
 
+    if text.strip().startswith("-"):
+        raise InputError("--size", "not be negative", text)
+    return parse_quantity(text, "bytes", "--size")
+
+
+def _sizes(texts: list[str]) -> list[float]:
     sizes: list[float] = []
     for text in texts:
         first, *rest = text.split(":")
-        low = parse_quantity(first, "bytes", "--size")
+        low = _size(first)
         if not rest:
             sizes.append(low)
             continue
-        high = parse_quantity(rest[0], "bytes", "--size")
+        high = _size(rest[0])
         factor = _factor(rest[1]) if len(rest) == 2 else 2.0
         if len(rest) > 2 or low <= 0 or high < low or factor <= 1:
             raise InputError("--size", "be SIZE, LOW:HIGH or LOW:HIGH:FACTOR", text)

@@ -128,6 +128,8 @@ class LibraryTimes:
         latency += loads.phase.steps * max(0.0, loads.wire(group) - _USUAL_WIRE[mine.network > 0])
         if mine.ideal == 0.0 or flow_bytes == 0.0:
             return Timing(latency, flow_bytes if mine.ideal else 0.0, protocol=protocol)
+        if drain <= 0.0:  # so few bytes that their time is lost in the rounding of the fixed one
+            return Timing(latency, flow_bytes, protocol=protocol)
         cap = flow_bytes * whole.ideal / (drain * mine.ideal)
         return Timing(latency, flow_bytes, cap, protocol)
 

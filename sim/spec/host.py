@@ -15,6 +15,8 @@ LinkKind = Literal["nvlink", "pcie", "qpi", "nic", "memory"]
 
 _NODE = re.compile(r"([a-z]+)(?:(\d+)|\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\])")
 _NODE_KINDS = ("gpu", "nic", "cpu", "plx", "nvswitch")
+MAX_NODES = 1_000_000
+"""Names that one pattern may stand for."""
 
 
 def expand_nodes(pattern: str, kinds: tuple[str, ...] = _NODE_KINDS) -> tuple[str, ...]:
@@ -27,13 +29,13 @@ def expand_nodes(pattern: str, kinds: tuple[str, ...] = _NODE_KINDS) -> tuple[st
         )
     if match[2] is not None:
         return (pattern,)
-    names: list[str] = []
-    for part in match[3].split(","):
-        first, _, last = part.partition("-")
-        names += [f"{match[1]}{i}" for i in range(int(first), int(last or first) + 1)]
-    if not names:
-        refuse("name at least one node", repr(pattern))
-    return tuple(names)
+    ends = [part.partition("-")[::2] for part in match[3].split(",")]
+    ranges = [range(int(first), int(last or first) + 1) for first, last in ends]
+    # Not len(): that of a range beyond 2^63 does not exist.
+    count = sum(max(0, numbers.stop - numbers.start) for numbers in ranges)
+    if not 1 <= count <= MAX_NODES:
+        refuse(f"name 1 to {MAX_NODES} nodes", f"{pattern!r}, {count} names")
+    return tuple(f"{match[1]}{i}" for numbers in ranges for i in numbers)
 
 
 def pair_nodes(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

@@ -142,6 +142,7 @@ def test_a_matrix_gives_the_size(capsys: pytest.CaptureFixture[str], tmp_path: P
         (["all_reduce", "dgx-a100", "--algorithm", "nope"], "collective.algorithm: must be one of"),
         (["nope", "dgx-a100"], "collective.operation: must be one of"),
         (["all_reduce", "dgx-a100", "--size", "large"], "--size: must be a number with a unit"),
+        (["all_reduce", "dgx-a100", "--size", "-1"], "--size: must not be negative. Got -1."),
         (["all_reduce", "dgx-a100", "--size", "1GiB:1MiB"], "--size: must be SIZE"),
         (["all_reduce", "dgx-a100", "--size", "1B:1PB:1.000001"], "--size: must give at most 200"),
         (["all_reduce", "dgx-a100", "--ranks", "7-0"], "--ranks: must be device numbers"),
@@ -219,3 +220,10 @@ def test_a_skew_beyond_what_numbers_hold_sends_everything_to_the_first() -> None
 def test_switches_that_do_not_add_up_are_not_asked_to(algorithm: str) -> None:
     with pytest.raises(InputError, match="NVSwitches that add up"):
         sim.collective("all_reduce", "dgx-a100", "1MiB", num_hosts=2, algorithm=algorithm)
+
+
+def test_less_than_the_rounding_of_a_launch_takes_the_launch(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--size", "1e-300B", "--size", "1e-20B", "--size", "1B"]
+    assert main(["collective", "all_reduce", "single-gpu", "--num-hosts", "2", *sizes, "--json"]) == 0
+    tiny, small, byte = (row["time_s"] for row in json.loads(capsys.readouterr().out)["rows"])
+    assert 0 < tiny == pytest.approx(small, rel=1e-9) == pytest.approx(byte, rel=1e-3)

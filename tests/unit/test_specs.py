@@ -58,6 +58,15 @@ def test_bad_node_ranges(pattern: str) -> None:
         HostLink(a=pattern, b="cpu0", bandwidth=1e9, kind="pcie")
 
 
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [("gpu[0-999999999999]", 10**12), ("gpu[0-999999,7]", 10**6 + 1), ("gpu[0-9" + 19 * "9" + "]", 10**20)],
+)
+def test_a_range_of_nodes_is_bounded(pattern: str, count: int) -> None:
+    with pytest.raises(ValidationError, match=f"name 1 to 1000000 nodes.*{count} names"):
+        HostLink(a=pattern, b="cpu0", bandwidth=1e9, kind="pcie")
+
+
 def test_pairs_are_one_to_one_or_consecutive_blocks() -> None:
     four, two = expand_nodes("gpu[0-3]"), expand_nodes("plx[0-1]")
     assert pair_nodes(four, two) == (("gpu0", "plx0"), ("gpu1", "plx0"), ("gpu2", "plx1"), ("gpu3", "plx1"))
