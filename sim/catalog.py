@@ -174,6 +174,30 @@ class Catalog:
         """Host by name; overrides are (dotted) fields."""
         return self._plain("host", Host, name, overrides)
 
+    def devices_of(self, host: Host, name: str | None = None) -> list[Device]:
+        """Devices and processors of a host.
+
+        Raises
+        ------
+        InputError
+            One is unknown; ``name`` is the catalogue name or path of the host's file, if it has one.
+        """
+        named: list[tuple[tuple[str | int, ...], str]]
+        named = [(("devices", i), device) for i, (device, _) in enumerate(host.devices)]
+        named += [(("cpu_device",), host.cpu_device)] if host.cpu_device else []
+        found = []
+        for path, device in named:
+            try:
+                found.append(self.device(device))
+            except InputError as error:
+                if error.where:
+                    raise
+                where = yamlio.load(self.find_file("host", name)).where(path) if name else ""
+                raise InputError(
+                    f"host.{yamlio.dotted(path)}", error.must, error.got, hint=error.hint, where=where
+                ) from None
+        return found
+
     def sweep(self, name: str, **overrides: Any) -> Sweep:
         """Sweep by name; overrides are (dotted) fields."""
         return self._plain("sweep", Sweep, name, overrides)
@@ -245,13 +269,15 @@ class Catalog:
             counts = zip(groups, (group.count for group in cluster.hosts), strict=True)
             type_of = tuple(types.index(host) for host, count in counts for _ in range(count))
         server = as_host(cluster.server_host) if cluster.server_host is not None else types[0].without_devices
-        names = [name for host in (*types, server) for name in _devices_of(host)]
+        given = (cluster.host, *(group.host for group in cluster.hosts), cluster.server_host)
+        name_of = {as_host(host): host for host in given if isinstance(host, str)}
+        devices = [device for host in (*types, server) for device in self.devices_of(host, name_of.get(host))]
         return cluster.model_copy(
             update={
                 "num_hosts": cluster.size,
                 "host_types": tuple(types),
                 "host_type_of": type_of,
-                "device_types": tuple(self.device(name) for name in dict.fromkeys(names)),
+                "device_types": tuple({device.name: device for device in devices}.values()),
                 "server_host_type": server,
             }
         )
@@ -472,10 +498,6 @@ def _whole(value: Any, field: str) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise InputError(field, "be a whole number of at least 1", value)
     return number
-
-
-def _devices_of(host: Host) -> list[str]:
-    return [*(name for name, _ in host.devices), *([host.cpu_device] if host.cpu_device else [])]
 
 
 def _document(path: Path) -> yamlio.Document:

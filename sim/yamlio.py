@@ -287,7 +287,7 @@ def validate(
     try:
         model = model_type.model_validate(data, context={"strict_units": strict})
         if strict:
-            _check_booleans(model, data, (), document, field_prefix)
+            check_booleans(model, data, (), document, field_prefix)
         return model
     except ValidationError as error:
         raise _one_line(
@@ -295,15 +295,34 @@ def validate(
         ) from None
 
 
-def _check_booleans(model: Any, data: Any, path: PathKey, document: Document, prefix: str) -> None:
-    """Refuse ``tp: true`` and ``overlap: yes``, which pydantic would convert."""
+def check_booleans(model: Any, data: Any, path: PathKey, document: Document, prefix: str) -> None:
+    """Refuse ``tp: true`` and ``overlap: yes``, which pydantic would convert.
+
+    Parameters
+    ----------
+    model : object
+        What was built from ``data``, which lies at ``path`` of ``document``.
+    data : object
+        Plain data.
+    path : tuple
+        Keys that lead to it.
+    document : Document
+        Knows the lines.
+    prefix : str
+        Put before the field in messages.
+
+    Raises
+    ------
+    InputError
+        A boolean stands where something else is asked, or the other way round.
+    """
     if isinstance(data, dict):
         for key, item in data.items():
             value = model.get(key) if isinstance(model, Mapping) else getattr(model, str(key), None)
-            _check_booleans(value, item, (*path, key), document, prefix)
+            check_booleans(value, item, (*path, key), document, prefix)
     elif isinstance(data, list) and isinstance(model, tuple | list):
         for i, (value, item) in enumerate(zip(model, data, strict=False)):
-            _check_booleans(value, item, (*path, i), document, prefix)
+            check_booleans(value, item, (*path, i), document, prefix)
     elif isinstance(model, bool) != isinstance(data, bool) and model is not None:
         name = dotted((prefix, *path) if prefix else path)
         must = "be true or false" if isinstance(model, bool) else "not be true or false"
@@ -338,7 +357,7 @@ def _one_line(
     path = _data_path(first["loc"], document.data)
     context = first.get("ctx", {})
     if extra := context.get("field"):
-        path = (*path, *str(extra).split("."))
+        path = (*path, *(int(part) if part.isdigit() else part for part in str(extra).split(".")))
     if first["type"] == "union_tag_invalid":
         path = (*path, str(context.get("discriminator", "")).strip("'"))
     # Validators may have converted the value already; the user should see what was written.
@@ -413,10 +432,15 @@ def _describe(
         given = context.get("tag", value)
         close = nearest(str(given), choices)
         return f"be one of {', '.join(choices)}", _show(given), f"Try {close}." if close else ""
+    return requirement(kind, context, item["msg"]), _show(value), ""
+
+
+def requirement(kind: str, context: Mapping[str, Any], message: str) -> str:
+    """What a value must be, after the word "must", from the kind, context and message of a pydantic error."""
     simple = _BOUNDS.get(kind)
     if simple:
-        return simple.format(**{k: _number(v) for k, v in context.items()}), _show(value), ""
-    return _TYPES.get(kind, _lower_message(item["msg"])), _show(value), ""
+        return simple.format(**{k: _number(v) for k, v in context.items()})
+    return _TYPES.get(kind, _lower_message(message))
 
 
 def _number(value: Any) -> Any:
@@ -425,7 +449,7 @@ def _number(value: Any) -> Any:
 
 def _lower_message(message: str) -> str:
     text = message.removeprefix("Value error, ").removeprefix("Input should ").rstrip(".")
-    return text if text.startswith("be ") else f"be valid: {text}"
+    return text if text.startswith(("be ", "have ")) else f"be valid: {text[:1].lower()}{text[1:]}"
 
 
 _BOUNDS = {
@@ -442,6 +466,7 @@ _TYPES = {
     "int_type": "be a whole number",
     "int_parsing": "be a whole number",
     "int_from_float": "be a whole number",
+    "int_parsing_size": "be a smaller whole number",
     "float_type": "be a number",
     "float_parsing": "be a number",
     "finite_number": "be finite",

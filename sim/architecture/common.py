@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from sim import yamlio
 from sim.errors import InputError
 from sim.spec.base import ERROR_TYPE
 from sim.spec.layer import Layer
@@ -53,9 +54,11 @@ def assemble(
 def construct(model: type[Shape], fields: Mapping[str, Any]) -> Shape:
     """Validate ``fields`` as ``model``; the first problem becomes one :class:`InputError`."""
     try:
-        return model.model_validate(dict(fields))
+        built = model.model_validate(dict(fields))
     except ValidationError as error:
         raise _input_error(model, error) from None
+    yamlio.check_booleans(built, dict(fields), (), yamlio.Document({}), "workload")
+    return built
 
 
 def _input_error(model: type[BaseModel], error: ValidationError) -> InputError:
@@ -74,5 +77,5 @@ def _input_error(model: type[BaseModel], error: ValidationError) -> InputError:
         return InputError(f"workload.{name}", "be a field of the generator or of the workload", hint=hint)
     if problem["type"] == "missing":
         return InputError(f"workload.{name}", "be given")
-    message = problem["msg"].removeprefix("Value error, ").removeprefix("Input should ")
-    return InputError(f"workload.{name}", message, got=problem["input"])
+    must = yamlio.requirement(problem["type"], problem.get("ctx", {}), problem["msg"])
+    return InputError(f"workload.{name}", must, got=problem["input"])

@@ -12,6 +12,7 @@ from sim.errors import ClusterloomError, InputError
 
 if TYPE_CHECKING:
     from sim.catalog import Catalog
+    from sim.spec.cluster import Cluster
     from sim.yamlio import Document
 
 # Fields that only one kind of file has, most telling first.
@@ -85,16 +86,46 @@ def _check(catalog: Catalog, name: str, kind: str) -> dict[str, Any]:
     return report
 
 
+def _require_usable(catalog: Catalog, name: str) -> None:
+    """Refuse a host of unknown devices or with devices and ports that its links do not connect."""
+    from sim.fabric.host_graph import unconnected
+    from sim.spec.host import expand_nodes
+    from sim.yamlio import load
+
+    host = catalog.host(name)
+    catalog.devices_of(host, name)
+    if (pair := unconnected(host)) is None:
+        return
+    # The link that should lead there, if there is one: of the port rather than of the device.
+    places = [
+        i
+        for node in reversed(pair)
+        for i, link in enumerate(host.links)
+        if node in expand_nodes(link.a) or node in expand_nodes(link.b)
+    ]
+    where = load(catalog.find_file("host", name)).where(("links", *places[:1]))
+    raise InputError("host.links", f"connect {pair[0]} and {pair[1]}", where=where)
+
+
+def _require_usable_hosts(catalog: Catalog, cluster: Cluster) -> None:
+    for given in (cluster.host, *(group.host for group in cluster.hosts), cluster.server_host):
+        if isinstance(given, str):
+            _require_usable(catalog, given)
+
+
 def _problems(catalog: Catalog, kind: str, path: str) -> list[str]:
     """Load a file with everything it refers to; a sweep's points are resolved, not run."""
     if kind == "cluster":
-        catalog.cluster(path)
+        _require_usable_hosts(catalog, catalog.cluster(path))
+    elif kind == "host":
+        _require_usable(catalog, path)
     elif kind == "workload":
         catalog.workload(path)
     elif kind == "scenario":
         from sim.taxonomy import require_valid
 
         scenario = catalog.scenario(path)
+        _require_usable_hosts(catalog, scenario.cluster)
         require_valid(scenario.strategy, scenario.workload, scenario.cluster, where=path)
     elif kind == "sweep":
         from sim.sweep.plan import plan_sweep

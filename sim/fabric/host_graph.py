@@ -164,6 +164,25 @@ def host_graph(host: Host, stack: HostStack = _DIRECT) -> HostGraph:
     )
 
 
+def unconnected(host: Host) -> tuple[str, str] | None:
+    """Two nodes of a host that traffic needs a path between and that have none; None if all have.
+
+    Every device needs one to every other and to its nearest port; the memory of a host without devices
+    needs one to every port.
+    """
+    graph = host_graph(host)
+    first_nic = graph.num_devices + 1
+    devices = range(graph.num_devices)
+    needed = [(a, first_nic + graph.device_nics[a]) for a in devices]
+    needed += [(a, b) for a in devices for b in devices if a != b]
+    if not devices:
+        needed = [(0, first_nic + nic) for nic in range(graph.num_nics)]
+    for a, b in needed:
+        if not graph.reachable[a * graph.num_points + b]:
+            return graph.point_name(a), graph.point_name(b)
+    return None
+
+
 def _all_paths(
     host: Host, links: _Links, nodes: list[str], points: list[str], stack: HostStack
 ) -> list[_Path | None]:

@@ -167,9 +167,8 @@ class _Walk:
             last = key or last
             owned, shared = [], 0.0
             paths = [record.path, *belongs.pop(record.path, ())]
-            for parameter in [
-                p for path in paths for p in _own_parameters(self.original.get_submodule(path))
-            ]:
+            own = [p for path in paths for p in _own_parameters(self.original.get_submodule(path))]
+            for parameter in {id(each): each for each in own}.values():
                 size = float(parameter.numel())
                 if id(parameter) in counted:
                     shared += size

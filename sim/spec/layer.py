@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from sim.spec.base import Seconds, Spec
+from sim.spec.base import Seconds, Spec, refuse
 
 TensorSplit = Literal["none", "column", "row", "heads", "vocabulary"]
+
+# Fields of a layer that count a part of what another one counts.
+_PARTS = (
+    ("tensor_parameters", "parameters"),
+    ("stored_tensor_elements", "stored_elements"),
+    ("stored_selective_elements", "stored_tensor_elements"),
+)
+ROUNDING = 1e-6  # relative; counts taken from shards and measured bytes are sums of rounded numbers
 
 
 class Gemm(Spec):
@@ -143,15 +152,15 @@ class Layer(Spec):
         0,
         ge=0,
         description=(
-            "parameters owned by an earlier layer that this one also uses (tied embedding); copied if a "
-            "pipeline cut separates them"
+            "parameters owned by an earlier layer that this one also uses (tied embedding), no more than "
+            "those have; copied if a pipeline cut separates them"
         ),
     )
-    tensors: tuple[float, ...] = Field(
+    tensors: tuple[Annotated[float, Field(ge=0)], ...] = Field(
         (),
         description=(
             "sizes of the parameter tensors in forward order, experts' last; sums to parameters + "
-            "expert_parameters"
+            "expert_parameters; one tensor of each if absent"
         ),
     )
     input_elements: float = Field(0, ge=0, description="activation received from the layer before")
@@ -183,6 +192,18 @@ class Layer(Spec):
         ),
     )
     num_experts: int = Field(0, ge=0, description="experts; 0 for a dense layer")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Layer:
+        for part, whole in _PARTS:
+            most = getattr(self, whole)
+            if getattr(self, part) > most * (1 + ROUNDING):
+                refuse(f"be at most {whole} ({most:.12g})", f"{getattr(self, part):.12g}", field=part)
+        total = self.parameters + self.expert_parameters
+        if self.tensors and not math.isclose(sum(self.tensors), total, rel_tol=ROUNDING):
+            must = f"sum to parameters + expert_parameters ({total:.12g})"
+            refuse(must, f"{sum(self.tensors):.12g}", field="tensors")
+        return self
 
     @property
     def tables(self) -> tuple[tuple[float, float, float], ...]:

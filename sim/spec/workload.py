@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from sim.spec.base import Bytes, CatalogSpec, Seconds
+from sim.spec.base import Bytes, CatalogSpec, Seconds, refuse
 from sim.spec.device import Device
 from sim.spec.dtypes import DTYPE_BYTES as DTYPE_BYTES
 from sim.spec.dtypes import DType as DType
 from sim.spec.dtypes import kept_bytes as kept_bytes
-from sim.spec.layer import Layer
+from sim.spec.layer import ROUNDING, Layer
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "lamb", "adagrad"]
 
@@ -87,7 +88,27 @@ class Workload(CatalogSpec):
     num_kv_heads: int | None = Field(None, ge=1, description="key and value heads, for the tp rules")
     hidden: int | None = Field(None, ge=1, description="elements of a token")
     vocabulary: int | None = Field(None, ge=1, description="rows of the token embedding")
-    num_experts: int | None = Field(None, ge=1, description="experts of a layer, for the ep rules")
+    num_experts: int | None = Field(
+        None, ge=1, description="experts of a layer, for the ep rules; those of the layers if absent"
+    )
+
+    @model_validator(mode="after")
+    def _chain(self) -> Workload:
+        block, owned = 0, 0.0
+        for index, layer in enumerate(self.layers):
+            if layer.block < block:
+                must = f"be at least that of the layer before ({block})"
+                refuse(must, layer.block, field=f"layers.{index}.block")
+            block, owned = layer.block, owned + layer.parameters
+            if layer.shared_parameters > owned * (1 + ROUNDING):
+                must = f"be at most the parameters up to this layer ({owned:.12g})"
+                refuse(must, f"{layer.shared_parameters:.12g}", field=f"layers.{index}.shared_parameters")
+        return self
+
+    @property
+    def experts(self) -> int:
+        """Experts that ep must divide: those of all layers that have any; 0 if none is stated."""
+        return math.gcd(self.num_experts or 0, *(layer.num_experts for layer in self.layers))
 
     @property
     def gradient_bytes(self) -> float:

@@ -59,6 +59,28 @@ class Nested(torch.nn.Module):
         return {"out": states * scale}
 
 
+class TiedTwice(torch.nn.Module):
+    """A table that two modules which are never called hold as well; their parent uses it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(100, 32)
+        self.decoder = torch.nn.ModuleDict({name: torch.nn.Linear(32, 100, bias=False) for name in "ab"})
+        self.decoder["norm"] = torch.nn.LayerNorm(32)
+        for name in "ab":
+            self.decoder[name].weight = self.table.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        states = self.decoder["norm"](self.table(tokens))
+        return states @ self.decoder["a"].weight.T + states @ self.decoder["b"].weight.T
+
+
+def test_weights_that_two_silent_modules_hold_are_shared_once() -> None:
+    found = workload_of(TiedTwice(), (torch.zeros(4, 9, dtype=torch.long),), batch_per_device=4)
+    assert found.num_parameters == 100 * 32 + 2 * 32
+    assert sum(layer.shared_parameters for layer in found.layers) == 100 * 32
+
+
 def test_nested_inputs_a_layer_twice_and_recurrence() -> None:
     found = workload_of(Nested(), ({"x": [torch.zeros(4, 9, 32)]},), batch_per_device=4)
     assert found.num_parameters == sum(p.numel() for p in Nested().parameters())

@@ -265,14 +265,21 @@ def context_parallelism_has_ranks(c: Context) -> Finding | None:
     return None
 
 
+def _lacks_experts(c: Context) -> str:
+    """Why there are no experts to place: there are none, or nothing says how many."""
+    some = any(layer.expert_parameters for layer in c.workload.layers)
+    return "does not state num_experts" if some else "has no experts"
+
+
 @RULES.refuse("C2-27", "ep", "experts are placed whole, equally many on each rank")
 def expert_parallelism_divides_experts(c: Context) -> Finding | None:
     """Expert parallelism needs experts and divides their number."""
-    ep, experts = c.strategy.ep, c.workload.num_experts
+    ep, experts = c.strategy.ep, c.workload.experts
     if ep == 1:
         return None
     if not experts:
-        return Finding("strategy.ep", f"be 1, as {c.workload.name} has no experts", ep, ({"strategy.ep": 1},))
+        must = f"be 1, as {c.workload.name} {_lacks_experts(c)}"
+        return Finding("strategy.ep", must, ep, ({"strategy.ep": 1},))
     if experts % ep == 0:
         return None
     return Finding(
@@ -290,10 +297,10 @@ def experts_are_divided_by_tensor_ranks(c: Context) -> Finding | None:
     strategy, degree = c.strategy, c.strategy.expert_tp
     if degree is None:
         return None
-    if not c.workload.num_experts:
+    if not c.workload.experts:
         without = ways("strategy.expert_tp", [None])
         return Finding(
-            "strategy.expert_tp", f"be absent, as {c.workload.name} has no experts", degree, without
+            "strategy.expert_tp", f"be absent, as {c.workload.name} {_lacks_experts(c)}", degree, without
         )
     if strategy.tp % degree:
         near = ways("strategy.expert_tp", near_divisors(degree, strategy.tp))
@@ -335,8 +342,10 @@ def experts_wait_for_each_other(c: Context) -> Finding | None:
     """An imbalance or capacity without experts; an imbalance that a capacity cuts off."""
     strategy = c.strategy
     for name, unused in (("expert_imbalance", 1.0), ("expert_capacity", None)):
-        if getattr(strategy, name) != unused and not c.workload.num_experts:
-            return Finding(f"strategy.{name}", f"{name} has no effect, as {c.workload.name} has no experts")
+        if getattr(strategy, name) != unused and not c.workload.experts:
+            return Finding(
+                f"strategy.{name}", f"{name} has no effect, as {c.workload.name} {_lacks_experts(c)}"
+            )
     if strategy.expert_imbalance != 1 and strategy.expert_capacity is not None:
         return Finding(
             "strategy.expert_imbalance", "expert_imbalance has no effect while expert_capacity pads to it"
