@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,8 @@ import numpy as np
 from sim.errors import InputError
 from sim.timeline import COLUMNS, Timeline
 from sim.trace.host_operations import has_host_spans, with_host_spans
-from sim.trace.model import KINDS, Trace
-from sim.trace.perfetto import write_trace
+from sim.trace.model import KINDS, RankTrace, Trace
+from sim.trace.perfetto import StepMark, write_trace
 from sim.trace.to_graph import operations_of
 from sim.trace.writers import chakra, goal
 
@@ -42,7 +43,8 @@ def export(trace: Trace, target: Path, form: str = "") -> list[Path]:
         raise InputError("-o", "lie in an existing folder", str(target.parent))
     try:
         if form == "perfetto":
-            return [write_trace(target, combined_timeline(trace))]
+            combined, steps = combined_timeline(trace)
+            return [write_trace(target, combined, steps=steps)]
         operations = operations_of(trace)
         if form == "goal":
             return [goal.write_operations(target, operations)]
@@ -61,8 +63,11 @@ def _form_of(name: str) -> str:
     raise InputError("-o", "end in .json, .json.gz, .goal or .et", name, hint="Or give --format.")
 
 
-def combined_timeline(trace: Trace) -> Timeline:
-    """All ranks' device spans as one timeline, one device per rank, absolute clocks aligned to the first."""
+def combined_timeline(trace: Trace) -> tuple[Timeline, list[StepMark]]:
+    """All ranks' device spans as one timeline, and their steps.
+
+    One device per rank; absolute clocks are aligned to the first.
+    """
     ranks = [with_host_spans(rank) if has_host_spans(rank) else rank for rank in trace.ranks]
     ranks = [rank for rank in ranks if len(rank.timeline)]
     if not ranks:
@@ -71,9 +76,11 @@ def combined_timeline(trace: Trace) -> Timeline:
     names: dict[str, int] = {}
     streams: dict[str, int] = {}
     parts: dict[str, list[np.ndarray]] = {column: [] for column in COLUMNS}
+    marks: list[StepMark] = []
     for device, rank in enumerate(ranks):
         spans = rank.timeline
         shift = (rank.clock_origin_ns - base) * 1e-9
+        marks += _step_marks(rank, device, shift)
         name_of = np.array([names.setdefault(n, len(names)) for n in spans.names] or [0], np.int64)
         stream_of = np.array([streams.setdefault(s, len(streams)) for s in spans.streams] or [-1], np.int64)
         stream = spans.integer("stream")
@@ -88,8 +95,23 @@ def combined_timeline(trace: Trace) -> Timeline:
         parts["task"][-1] = np.arange(len(spans))
     devices = tuple(f"rank {rank.rank}" if rank.rank is not None else rank.label for rank in ranks)
     columns = {column: np.concatenate(values) for column, values in parts.items()}
-    first = min(float(columns[column].min()) for column in ("posted", "start"))
+    first = min(*(float(columns[column].min()) for column in ("posted", "start")), *(m[2] for m in marks))
     for column in ("ready", "posted", "start", "end"):  # viewers do not show what lies before 0
         columns[column] = columns[column] - first
     extent = (float(columns["start"].min()), float(columns["end"].max()))
-    return Timeline(columns, tuple(names), devices, tuple(streams), KINDS, window=extent).sorted()
+    combined = Timeline(columns, tuple(names), devices, tuple(streams), KINDS, window=extent).sorted()
+    return combined, [(device, name, start - first, end - first) for device, name, start, end in marks]
+
+
+def _step_marks(rank: RankTrace, device: int, shift: float) -> list[StepMark]:
+    """The measured steps of a rank, under the name that PyTorch's profiler gives them."""
+    return [
+        (
+            device,
+            step.name if step.name.startswith("ProfilerStep") else f"ProfilerStep#{place}",
+            step.start + shift,
+            step.end + shift,
+        )
+        for place, step in enumerate(rank.steps)
+        if math.isfinite(step.start) and math.isfinite(step.end)
+    ]

@@ -23,8 +23,13 @@ IntArray = npt.NDArray[np.int64]
 
 #: Name of a counter track, times (s) at which its value changes, values from then on.
 CounterTrack = tuple[str, FloatArray, FloatArray]
+#: Device (number in the timeline), name, start and end (s) of a training step.
+StepMark = tuple[int, str, float, float]
+#: Category of step marks.
+STEP = "step"
 
 _COUNTER_PID = 0
+_STEP_TID = 0  # below all streams
 _DEFAULT_TRACK = "tasks"
 
 
@@ -58,14 +63,17 @@ def lanes(start: IntArray, end: IntArray) -> IntArray:
     return result
 
 
-def events(timeline: Timeline, counters: Iterable[CounterTrack] = ()) -> Iterator[dict[str, Any]]:
+def events(
+    timeline: Timeline, counters: Iterable[CounterTrack] = (), steps: Iterable[StepMark] = ()
+) -> Iterator[dict[str, Any]]:
     """Trace events: metadata (M) names the tracks, complete events (X) are spans, C events link loads.
 
-    One process per device and one thread per stream (several where spans of a wide stream overlap);
-    counters are one process of their own. Times in microseconds.
+    One process per device and one thread per stream (several where spans of a wide stream overlap), and one
+    for its steps; counters are one process of their own. Times in microseconds.
     """
     tracks = _tracks(timeline)
     yield from _track_names(timeline, tracks)
+    yield from _steps(list(steps))
     yield from _spans(timeline, tracks)
     yield from _counters(list(counters))
 
@@ -148,6 +156,23 @@ def _spans(timeline: Timeline, tracks: IntArray) -> Iterator[dict[str, Any]]:
         }
 
 
+def _steps(steps: list[StepMark]) -> Iterator[dict[str, Any]]:
+    for device in sorted({device for device, *_ in steps}):
+        yield _meta("thread_name", device + 1, _STEP_TID, name="steps")
+        yield _meta("thread_sort_index", device + 1, _STEP_TID, sort_index=_STEP_TID)
+    for device, name, start, end in steps:
+        begin, finish = nanoseconds(np.array([start, end])).tolist()
+        yield {
+            "ph": "X",
+            "name": name,
+            "cat": STEP,
+            "pid": device + 1,
+            "tid": _STEP_TID,
+            "ts": begin / 1000,
+            "dur": (finish - begin) / 1000,
+        }
+
+
 def _counters(counters: list[CounterTrack]) -> Iterator[dict[str, Any]]:
     if counters:
         yield _meta("process_name", _COUNTER_PID, 0, name="links")
@@ -164,7 +189,12 @@ def _counters(counters: list[CounterTrack]) -> Iterator[dict[str, Any]]:
             }
 
 
-def write_trace(path: Path, timeline: Timeline, counters: Iterable[CounterTrack] = ()) -> Path:
+def write_trace(
+    path: Path,
+    timeline: Timeline,
+    counters: Iterable[CounterTrack] = (),
+    steps: Iterable[StepMark] = (),
+) -> Path:
     """Write a timeline as ``.json`` or ``.json.gz``; equal timelines give byte-identical files.
 
     Parameters
@@ -175,13 +205,15 @@ def write_trace(path: Path, timeline: Timeline, counters: Iterable[CounterTrack]
         Simulated or measured rows.
     counters : iterable of (str, ndarray, ndarray)
         Counter tracks: name, times (s), loads (bytes/s).
+    steps : iterable of (int, str, float, float)
+        Marks of the steps of devices: number of the device, name, start and end (s).
     """
     if not path.name.endswith((".json", ".json.gz")):
         raise InputError("trace", "end in .json or .json.gz", str(path), hint=f"Try {path.name}.json.gz.")
     text = io.StringIO()
     text.write('{"displayTimeUnit":"ms","otherData":{"producer":"clusterloom"},"traceEvents":[\n')
     encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-    text.write(",\n".join(encode(event) for event in events(timeline, counters)))
+    text.write(",\n".join(encode(event) for event in events(timeline, counters, steps)))
     text.write("\n]}\n")
     data = text.getvalue().encode()
     if path.name.endswith(".gz"):

@@ -78,6 +78,20 @@ def test_exports_of_exports_and_of_measured_traces(tmp_path: Path, trace: Path) 
         assert second[key] == pytest.approx(first[key]), key
 
 
+def test_an_export_keeps_the_steps(tmp_path: Path) -> None:
+    sample = Path(__file__).parents[2] / "workloads" / "traces" / "transformer_cpu.json.gz"
+    (path,) = export(read([sample], host=True), tmp_path / "copy.json")
+    (before,), (after,) = (read([p], host=True).ranks for p in (sample, path))
+    assert len(before.steps) == 3
+    assert [step.name for step in after.steps] == [step.name for step in before.steps]
+    assert all(step.name.startswith("ProfilerStep#") for step in after.steps)
+    assert [s.duration for s in after.steps] == pytest.approx([s.duration for s in before.steps], abs=2e-9)
+    assert "ProfilerStep" not in " ".join(after.timeline.names[i] for i in after.timeline.integer("name"))
+    assert trace_result(path).step_time_s == pytest.approx(trace_result(sample).step_time_s, rel=1e-6)
+    events = json.loads(path.read_text())["traceEvents"]
+    assert min(event["ts"] for event in events if event["ph"] == "X") == 0
+
+
 def test_compare_takes_traces(
     result: Any, trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

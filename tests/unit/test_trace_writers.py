@@ -119,8 +119,8 @@ def test_perfetto_export_keeps_every_span(tmp_path: Path) -> None:
     (written,) = export(read(paths), tmp_path / "out.json")
     events: list[dict[str, Any]] = json.loads(written.read_text())["traceEvents"]
     spans = [e for e in events if e["ph"] == "X"]
-    assert len(spans) == 6
-    assert {e["cat"] for e in spans} == {"compute", "communication"}
+    assert len(spans) == 6 + 2
+    assert {e["cat"] for e in spans} == {"compute", "communication", "step"}
     starts = sorted(e["ts"] for e in spans if e["name"].startswith("nccl"))
     assert np.diff(starts)[0] == pytest.approx(50.0)  # on one clock
 

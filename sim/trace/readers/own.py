@@ -22,6 +22,7 @@ from sim.trace.model import (
     rank_from_name,
     timeline,
 )
+from sim.trace.perfetto import STEP
 from sim.trace.readers.chrome import ChromeEvents
 
 MICROSECOND = 1e-6
@@ -70,6 +71,9 @@ def build(events: ChromeEvents, label: str) -> list[RankTrace]:
 
 def _rank(events: ChromeEvents, rows: IntArray, label: str) -> RankTrace:
     span = events.span
+    words = np.array([str(word) for word in events.categories.index] or [""])
+    is_mark = words[span.integer("category")[rows]] == STEP
+    marks, rows = rows[is_mark], rows[~is_mark]
     start = span.real("start")[rows] * MICROSECOND
     length = span.real("duration")[rows] * MICROSECOND
     order = np.lexsort((length, start))
@@ -100,7 +104,7 @@ def _rank(events: ChromeEvents, rows: IntArray, label: str) -> RankTrace:
         format="clusterloom",
         timeline=spans,
         num_events=len(rows),
-        steps=_steps(step, start, end),
+        steps=_marked(events, marks) or _steps(step, start, end),
         categories=dict(sorted(events.counts.items())),
         clock_origin_ns=(events.clock.origin or 0) * 1000,
     )
@@ -111,6 +115,18 @@ def _rank(events: ChromeEvents, rows: IntArray, label: str) -> RankTrace:
 def _steps_of(iteration: IntArray, step: IntArray) -> IntArray:
     """Steps counted over iterations."""
     return np.maximum(iteration, 0) * (int(step.max(initial=0)) + 1) + np.maximum(step, 0)
+
+
+def _marked(events: ChromeEvents, rows: IntArray) -> tuple[Step, ...]:
+    """Steps that the file marks, in order."""
+    start = events.span.real("start")[rows] * MICROSECOND
+    end = start + events.span.real("duration")[rows] * MICROSECOND
+    names = events.names.texts()
+    number = events.span.integer("name")[rows]
+    return tuple(
+        Step(names[number[row]], float(start[row]), float(end[row]))
+        for row in np.argsort(start, kind="stable").tolist()
+    )
 
 
 def _steps(step: IntArray, start: Any, end: Any) -> tuple[Step, ...]:
