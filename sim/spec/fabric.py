@@ -111,7 +111,10 @@ class Fabric(Spec):
         description="torus extents, spare places allowed; the most square 2-D ones if absent",
     )
     attach: Literal["host", "device"] = Field(
-        "host", description="what a torus or ring joins: hosts through their NICs, or devices directly (TPU)"
+        "host",
+        description=(
+            "what a torus or ring joins: hosts through their NICs, or devices directly (TPU), with `bandwidth`"
+        ),
     )
     edges: tuple[FabricEdge, ...] = Field((), description="cables of an explicit graph")
     routing: Literal["ecmp", "static", "hashed"] = Field(
@@ -214,6 +217,8 @@ class Fabric(Spec):
             refuse("have at least one entry for kind graph", field="edges")
         if self.kind == "fat_tree" and self.k is not None and self.k % 2:
             refuse("be even", self.k, hint=f"Try {self.k + 1}.", field="k")
+        if self.attach == "device" and self.bandwidth is None:  # there is no NIC to take it from
+            refuse("be given where attach is device", hint="Try 100GB/s.", field="bandwidth")
         if self.dims is not None and (not self.dims or min(self.dims) < 1):
             refuse("have extents of at least 1", self.dims, field="dims")
         return self

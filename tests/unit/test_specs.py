@@ -242,3 +242,11 @@ def test_a_fingerprint_is_that_of_the_whole_json() -> None:
     for spec in [*specs, specs[0].model_copy(update={"num_hosts": 3})]:
         text = json.dumps(spec.model_dump(mode="json", by_alias=True), sort_keys=True, separators=(",", ":"))
         assert spec.fingerprint == hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("kind", ["torus", "ring", "hypercube"])
+def test_links_of_devices_need_a_bandwidth(kind: str) -> None:
+    with pytest.raises(ValidationError, match="be given where attach is device") as refused:
+        Fabric(kind=kind, attach="device")  # type: ignore[arg-type]
+    assert refused.value.errors()[0]["ctx"]["field"] == "bandwidth"
+    assert Fabric(kind=kind, attach="device", bandwidth=1e9).attach == "device"  # type: ignore[arg-type]
