@@ -195,12 +195,21 @@ def import_command(
         emit_json(summary)
         return 0
     for key, value in summary.items():
-        if key != "warnings" and value is not None:
+        if key not in ("warnings", "measured_steps", "trace_steps") and value is not None:
             text = seconds(value) if key.endswith("_s") else _plain(value)
+            text += _which_steps(summary) if key == "measured_step_s" else ""
             console().print(escape(f"{key.removesuffix('_s').replace('_', ' ')}: {text}"))
     for warning in summary["warnings"]:
         console().print(escape(f"{warning['name'].replace('_', ' ')}: {warning['text']}"))
     return 0
+
+
+def _which_steps(summary: dict[str, Any]) -> str:
+    """Of which steps a measured step is the mean: not of all, as that of ``trace info`` is."""
+    used, all_ = summary["measured_steps"], summary["trace_steps"] or 1
+    if used == all_:
+        return ""
+    return f" (mean of {used} of {all_} steps: the first, which warms up, and unusual ones are left out)"
 
 
 def _plain(value: Any) -> str:

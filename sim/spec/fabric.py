@@ -113,7 +113,8 @@ class Fabric(Spec):
     attach: Literal["host", "device"] = Field(
         "host",
         description=(
-            "what a torus or ring joins: hosts through their NICs, or devices directly (TPU), with `bandwidth`"
+            "what a torus or ring joins: hosts through their NICs, or devices directly (TPU), with"
+            " `bandwidth` given"
         ),
     )
     edges: tuple[FabricEdge, ...] = Field((), description="cables of an explicit graph")

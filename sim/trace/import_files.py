@@ -110,6 +110,8 @@ def _measured(imported: ImportedWorkload) -> dict[str, Any]:
         "device": imported.rank.device,
         "measured_on": imported.device.name if imported.device is not None else None,
         "measured_step_s": None if times is None else times.step_s,
+        "measured_steps": None if times is None else times.steps,
+        "trace_steps": len(imported.rank.steps) or None,
         "exposed_communication_s": None if times is None else times.exposed_s,
     }
 

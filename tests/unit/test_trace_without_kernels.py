@@ -170,3 +170,15 @@ def test_an_import_says_that_all_to_alls_are_not_taken_over(tmp_path: Path) -> N
     kernels = [kernel("gemm", BASE_TS, 60), kernel("ncclDevKernel_SendRecv", BASE_TS + 70, 9, **moved)]
     imported = import_workload(read([write(tmp_path, kineto(kernels))], host=True), name="x")
     assert imported.issues.counts["all_to_all_not_imported"] == 1
+
+
+def test_import_says_which_steps_it_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample = Path(__file__).parents[2] / "workloads" / "traces" / "transformer_cpu.json.gz"
+    arguments = ["trace", "import", str(sample), "-o", str(tmp_path / "w.yaml")]
+    assert main(arguments) == 0
+    assert "(mean of 2 of 3 steps: the first, which warms up" in " ".join(capsys.readouterr().out.split())
+    assert main([*arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["measured_steps"], document["trace_steps"]) == (2, 3)
+    used = [step.duration for step in read([sample]).ranks[0].steps[1:]]
+    assert document["measured_step_s"] == pytest.approx(sum(used) / 2, rel=1e-6)
