@@ -363,9 +363,7 @@ def _one_line(
     # Validators may have converted the value already; the user should see what was written.
     first["input"] = _value_at(document.data, path, first["input"])
     must, got, hint = _describe(first["type"], context, first, model_type)
-    name = dotted(path)
-    if prefix:
-        name = f"{prefix}.{name}" if name else prefix
+    name = dotted((prefix, *path) if prefix else path)
     given = dotted(path) in (overrides or {}) or ".".join(map(str, path)) in (overrides or {})
     return InputError(
         name or model_type.__name__.lower(), must, got, hint=hint, where="" if given else document.where(path)
@@ -414,6 +412,8 @@ def _describe(
     value = item["input"]
     if kind == "clusterloom":
         return str(context["must"]), str(context["got"]) or None, str(context["hint"])
+    if kind == "invalid_key":
+        return "be the name of a field", None, ""
     if kind == "missing":
         return "be given", None, ""
     if kind == "extra_forbidden":

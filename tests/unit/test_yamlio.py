@@ -130,7 +130,8 @@ def test_numbers_from_python_are_si_but_text_needs_units() -> None:
         (Calibration, "name: x\nlink:\n  nvlink:\n    latency: {value: 5us, low: 6us, source: x}", "link.nvlink.latency.low: must be at most value"),
         (Calibration, "name: x\ndevice: {default: {e: {value: 0.5}}}", "device.default.e.source: must be given."),
         (Sweep, "name: x\naxes:\n  strategi.tp: [1]", "axes.strategi.tp: must start with one of"),
-        (Host, "name: x\ncpu_cores: 2\nmemory_bytes: 1GB\nnics: [{name: nic0, bandwidth: 1GB/s}]\nlinks: [{a: gpu0, b: cpu0, bandwidth: 1GB/s, kind: pcie}]", "must name a device or NIC of this host. Got 'gpu0'."),
+        (Host, "name: x\ncpu_cores: 2\nmemory_bytes: 1GB\nnics: [{name: nic0, bandwidth: 1GB/s}]\nlinks: [{a: gpu0, b: cpu0, bandwidth: 1GB/s, kind: pcie}]", "links[0]: must name a device or NIC of this host. Got 'gpu0'. (job.yaml:5)"),
+        (Fabric, "kind: single_switch\n1: 3", "[1]: must be the name of a field. (job.yaml:2)"),
     ],
 )  # fmt: skip
 def test_messages_of_model_wide_rules(model: type, text: str, message: str) -> None:
