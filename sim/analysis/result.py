@@ -14,6 +14,8 @@ from sim.analysis.breakdown import PARTS
 from sim.errors import ClusterloomError, InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
 
     from sim.analysis.uncertainty import Interval
@@ -223,11 +225,14 @@ class Result:
 
         return sensitivity(self._described(), step=step)
 
-    def interval(self) -> Interval:
-        """80 % interval of the step time from the intervals of the calibration (simulates again)."""
+    def interval(self, progress: Callable[[int, int], None] | None = None) -> Interval:
+        """80 % interval of the step time from the intervals of the calibration (simulates again).
+
+        ``progress`` is called with the parameters that were moved and how many there are.
+        """
         from sim.analysis.uncertainty import interval
 
-        return interval(self._described())
+        return interval(self._described(), progress)
 
     def save_trace(self, path: str | Path) -> Path:
         """Write a Perfetto / Chrome trace (``.json`` or ``.json.gz``) of the run."""

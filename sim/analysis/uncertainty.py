@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sim.analysis.variants import with_calibration
@@ -44,7 +45,7 @@ class Interval:
         )
 
 
-def interval(scenario: Scenario) -> Interval:
+def interval(scenario: Scenario, progress: Callable[[int, int], None] | None = None) -> Interval:
     """Root-sum-square of one-at-a-time changes: calibration parameters are taken as independent.
 
     Every parameter with an interval is moved to both ends and the scenario simulated again, so this costs
@@ -55,6 +56,8 @@ def interval(scenario: Scenario) -> Interval:
     ----------
     scenario : Scenario
         A feasible scenario.
+    progress : callable, optional
+        Called with the parameters that were moved and how many there are.
     """
     base = _simulated(scenario)
     if base is None:
@@ -63,9 +66,10 @@ def interval(scenario: Scenario) -> Interval:
     calibration = scenario.calibration
     faster, slower = 0.0, 0.0
     contributions: dict[str, float] = {}
-    for section, key, name in calibration.uncertain():
-        if not _used(scenario, section, key, name):
-            continue
+    used = [entry for entry in calibration.uncertain() if _used(scenario, *entry)]
+    for number, (section, key, name) in enumerate(used):
+        if progress is not None:
+            progress(number, len(used))
         moved = [calibration.at_bounds(section, key, name, end) for end in ("low", "high")]
         changes = [_relative_change(with_calibration(scenario, ends), step) for ends in moved]
         faster += min(*changes, 0.0) ** 2
@@ -103,10 +107,14 @@ def _relative_change(scenario: Scenario, step: float) -> float:
 
 def _used(scenario: Scenario, section: str, key: str, name: str) -> bool:
     """Whether a calibration entry concerns anything the scenario has."""
+    calibration, devices = scenario.calibration, {device.name for device in scenario.cluster.device_types}
     if section == "device":
-        return key == "default" or any(device.name == key for device in scenario.cluster.device_types)
+        own = {device for device in devices if name in calibration.device.get(device, {})}
+        return key in own or (key == "default" and own != devices)
+    if section == "framework":  # the others' parameters stand in the catalogue until one is asked for
+        return key == "default"
     if section == "link" and name in LIBRARY_PARAMETERS:
-        return key == library_link_key(scenario.cluster, scenario.calibration, name)
+        return key == library_link_key(scenario.cluster, calibration, name)
     if section == "link" and key != "default":
         kinds = {link.kind for host in scenario.cluster.host_types for link in host.links}
         return key in kinds or key not in {"nvlink", "pcie", "qpi", "memory"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.cli.output import assignments, console, existing_folders, note
-from sim.cli.progress import ticking
+from sim.cli.progress import progress_bar, ticking
 from sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def command(
         list[str] | None, typer.Option(help="Folder of your own catalogue; may repeat.")
     ] = None,
     interval: Annotated[
-        bool, typer.Option("--interval", help="80 % interval from the calibration's; simulates again.")
+        bool,
+        typer.Option("--interval", help="80 % interval from the calibration's; simulates some 60 times."),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
@@ -58,7 +59,8 @@ def command(
     with ticking("simulating") as progress:
         result = simulate(scenario, progress)
     if result.ok and interval:
-        found = result.interval()
+        with progress_bar("interval") as moved:
+            found = result.interval(moved)
         result.step_time_interval_s = (found.low_s, found.high_s)
     if result.ok and trace:
         save_trace(result, trace)
