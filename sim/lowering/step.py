@@ -7,7 +7,6 @@ order is a topological order and program streams issue in schedule order.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from sim.lowering.context import context_lowering, is_split
 from sim.lowering.emitter import Emitter
 from sim.lowering.ends import joined, pack, same_shape, unpack
 from sim.lowering.halo import Halo
+from sim.lowering.hop import Hop
 from sim.lowering.parked import ParkedActivations
 from sim.lowering.state.base import StateLowering
 from sim.lowering.tensor_overlap import TensorOverlap
@@ -26,37 +26,6 @@ from sim.models.schedules import Action, Kind, Slot
 from sim.spec.layer import Gemm, Layer
 
 FloatArray = npt.NDArray[np.float64]
-
-
-class _Hop(NamedTuple):
-    """Activations or gradients on their way to a stage that has not posted its receive yet."""
-
-    action: Action  # the forward or backward that needs them
-    source: int
-    target: int
-    elements: float
-    ends: Ends
-
-    @property
-    def direction(self) -> str:
-        """``forward``: activations; ``backward``: gradients."""
-        return "forward" if self.action.kind == "F" else "backward"
-
-    def crosses(self, other: _Hop) -> bool:
-        """Whether gradients meet activations that go the other way between the same stages."""
-        opposite = (other.source, other.target) == (self.target, self.source)
-        return opposite and self.direction == "backward" and other.direction == "forward"
-
-    def is_for(self, slot: Slot | None) -> bool:
-        """Whether a slot needs it."""
-        mine = self.action
-        return any(
-            (mine.kind == "F") == (other.kind == "F")
-            and mine.micro_batch == other.micro_batch
-            and mine.chunk == other.chunk
-            and other.kind in "FBI"
-            for other in slot or ()
-        )
 
 
 Emission = Generator[None, None, list[Ends]]
@@ -88,7 +57,7 @@ class StepLowering:
         # Where a message is a rendezvous, a stage posts its next receive when it has computed, and 1F1B
         # computes no further before its own sends have arrived (torch.distributed.pipelining).
         self.rendezvous = self.plan.messages and self.strategy.pp > 1
-        self.hops: list[_Hop] = []
+        self.hops: list[Hop] = []
         self.computed: dict[int, Ends] = {}
         self.sent: dict[int, Ends] = {}
         context = context_lowering(self.strategy)
@@ -283,7 +252,7 @@ class StepLowering:
                 coded = self.code.hop(elements, micro_batch=m, step=self.step)
                 ends = coded.encode(self.emitter.stage_classes[stage], ends)
             kind: Kind = "F" if action.kind == "F" else "B"
-            self._hand_on(_Hop(Action(kind, m, chunk, action.ahead), stage, target, elements, ends))
+            self._hand_on(Hop(Action(kind, m, chunk, action.ahead), stage, target, elements, ends))
 
     # -- forward ------------------------------------------------------------------------------------
 
@@ -514,7 +483,7 @@ class StepLowering:
             stream="ep", micro_batch=m, step=self.step,
         )  # fmt: skip
 
-    def _hand_on(self, hop: _Hop) -> None:
+    def _hand_on(self, hop: Hop) -> None:
         """Send at once, or when the receiver is ready where that is a rendezvous."""
         key = (self._virtual_stage(hop.target, hop.action.chunk), hop.action.micro_batch)
         back = 0
@@ -541,7 +510,7 @@ class StepLowering:
             for index in self.emitter.stage_classes[hop.source]:
                 held[index] = [*held.get(index, []), *tasks]
 
-    def _deliver(self, hop: _Hop, ends: Ends, *, crossed: bool = False) -> Ends:
+    def _deliver(self, hop: Hop, ends: Ends, *, crossed: bool = False) -> Ends:
         m, virtual = hop.action.micro_batch, self._virtual_stage(hop.target, hop.action.chunk)
         arrived = ends if hop.target == hop.source else self._send(hop, ends, crossed)
         (self.activations if hop.action.kind == "F" else self.gradients)[virtual, m] = arrived
@@ -558,7 +527,7 @@ class StepLowering:
             return ends
         return {c: [*ends.get(c, []), *sent.get(c, [])] for c in self.emitter.stage_classes[stage]}
 
-    def _send(self, hop: _Hop, ends: Ends, crossed: bool) -> Ends:
+    def _send(self, hop: Hop, ends: Ends, crossed: bool) -> Ends:
         """Point-to-point activations or gradients; with sequence parallelism each rank sends its part.
 
         Of two stages that exchange at one time (``crossed``) the one that comes later finds the other's note:
@@ -586,7 +555,7 @@ class StepLowering:
             return arrived
         return self._gathered(hop, arrived)
 
-    def _gathered(self, hop: _Hop, ends: Ends) -> Ends:
+    def _gathered(self, hop: Hop, ends: Ends) -> Ends:
         """The parts that the tensor parallel ranks of a stage got, gathered by all of them."""
         size = self.code.size(hop.elements * self.plan.local_samples)
         return self.emitter.collective(
