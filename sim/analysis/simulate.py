@@ -92,13 +92,7 @@ def _fit_servers(result: Result, plan: Plan) -> None:
     result.server_memory_bytes = needed
     if needed <= capacity or result.status != "ok":
         return
-    largest = max(held, key=lambda component: held[component])
-    result.status, result.missing_bytes = "infeasible", needed - capacity
-    result.message = (
-        f"needs {needed / 1e9:.2f} GB per server host; it has {capacity / 1e9:.2f} GB: "
-        f"{(needed - capacity) / 1e9:.2f} GB missing. Most are {largest} ({held[largest] / 1e9:.2f} GB): "
-        "try a larger strategy.num_servers"
-    )
+    _too_much(result, held, capacity, "per server host", lambda _: "a larger strategy.num_servers")
 
 
 def _fit_hosts(result: Result, plan: Plan) -> None:
@@ -106,18 +100,26 @@ def _fit_hosts(result: Result, plan: Plan) -> None:
     from sim.lowering.host_memory import host_footprint
 
     held, capacity = host_footprint(plan)
-    needed = sum(held.values())
-    if needed <= capacity or result.status != "ok":
+    if sum(held.values()) <= capacity or result.status != "ok":
         return
-    largest = max(held, key=lambda component: held[component])
+
+    def remedy(largest: str) -> str:
+        moved = "offload_activations=false" if largest == "activations" else "offload_target=nvme"
+        return f"strategy.{moved}, or more hosts"
+
+    _too_much(result, held, capacity, "of a host's memory for what leaves its devices", remedy)
+
+
+def _too_much(
+    result: Result, held: dict[str, float], capacity: float, where: str, remedy: Callable[[str], str]
+) -> None:
+    """Make a result infeasible for want of memory, with what to try against the largest part."""
+    needed, largest = sum(held.values()), max(held, key=lambda component: held[component])
     result.status, result.missing_bytes = "infeasible", needed - capacity
-    remedy = (
-        "strategy.offload_activations=false" if largest == "activations" else "strategy.offload_target=nvme"
-    )
     result.message = (
-        f"needs {needed / 1e9:.2f} GB of a host's memory for what leaves its devices; it has "
-        f"{capacity / 1e9:.2f} GB: {(needed - capacity) / 1e9:.2f} GB missing. Most are {largest} "
-        f"({held[largest] / 1e9:.2f} GB): try {remedy}, or more hosts"
+        f"needs {needed / 1e9:.2f} GB {where}; it has {capacity / 1e9:.2f} GB: "
+        f"{(needed - capacity) / 1e9:.2f} GB missing. Most are {largest} ({held[largest] / 1e9:.2f} GB): "
+        f"try {remedy(largest)}"
     )
 
 
@@ -198,15 +200,8 @@ def fill_memory(
         totals[worst],
     )
     if totals[worst] > capacity:
-        missing = totals[worst] - capacity
-        where = f" on stage {worst}" if len(stages) > 1 else ""
-        largest = max(stages[worst], key=lambda component: stages[worst][component])
-        result.status, result.missing_bytes = "infeasible", missing
-        result.message = (
-            f"needs {totals[worst] / 1e9:.2f} GB per device{where}; it has {capacity / 1e9:.2f} GB: "
-            f"{missing / 1e9:.2f} GB missing. Most are {largest} "
-            f"({stages[worst][largest] / 1e9:.2f} GB): try {remedy(largest)}"
-        )
+        where = f"per device on stage {worst}" if len(stages) > 1 else "per device"
+        _too_much(result, stages[worst], capacity, where, remedy)
 
 
 def _remedy(plan: Plan, largest: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sim.models.checkpointing import KEPT_KINDS
 from sim.models.compute import evaluate, optimizer_time, slowest_device, step_overhead
 from sim.models.kernels import Kernels, compile_chain
 from sim.models.memory import local_parameters
@@ -173,7 +174,7 @@ def _shape(run: Run) -> Shape:
             strategy.expert_load,
         )
     )
-    recomputed = np.array([layer.kind not in ("embedding", "head") for layer in layers], float)
+    recomputed = np.array([layer.kind not in KEPT_KINDS for layer in layers], float)
     return Shape(
         kernels=kernels,
         dims=dims,

@@ -128,7 +128,8 @@ class _Order:
     def __init__(self, graph: ExecutionGraph, edges: Edges) -> None:
         self.num_devices = len(graph.devices.name) + 1
         table = graph.stream_table
-        nowhere = np.flatnonzero(_is_nowhere(graph)[edges.source] | _is_nowhere(graph)[edges.target])
+        is_nowhere = _is_nowhere(graph)
+        nowhere = np.flatnonzero(is_nowhere[edges.source] | is_nowhere[edges.target])
         source, target = edges.source[nowhere], edges.target[nowhere]
         self.keys = distinct(
             np.concatenate(

@@ -9,15 +9,13 @@ fairly. That keeps workers of an asynchronous server apart without making those 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 from simpy.core import Environment
-from simpy.events import Event
 
-from sim.engine.events import Completion
-from sim.engine.fifo import Flow
-from sim.engine.network import EFFORT_PER_VISIT, NEGLIGIBLE, TransferTable
+from sim.engine.flows import Flow, FlowNetwork
+from sim.engine.network import EFFORT_PER_VISIT, NEGLIGIBLE
 from sim.engine.plan import Plan
 from sim.fabric.sharing import max_min
 
@@ -28,64 +26,26 @@ parameter servers of three and four workers, some with a slow one, over cubic an
 Route = tuple[tuple[int, float], ...]
 
 
-class TcpNetwork:
+class TcpNetwork(FlowNetwork):
     """Network of connections; parameters as for ``FluidNetwork``."""
 
     def __init__(self, env: Environment, plan: Plan, drained: list[int], signals: list[bool]) -> None:
-        self._env, self._drained, self._signals = env, drained, signals
-        self.table = TransferTable(plan)
+        super().__init__(env, plan, drained, signals)
         self._routes: dict[Route, deque[Flow]] = {}  # in the order of arrival; the first one is active
         self._active: list[dict[int, Flow]] = [{} for _ in self.table.capacity]  # of each link, by instance
-        self._flows: dict[int, Flow] = {}
-        self._factor: dict[int, float] = {}
         self._instants = 0
-        self._new: list[int] = []
         self._disturbed: set[int] = set()  # links
-        self._callbacks: list[Callable[[Event], None]] = [self._on_completion]
-        self.dirty = False
-        self.effort = 0.0
-
-    def join(self, instance: int) -> None:
-        """Start a transfer, or put it behind those of its connection, at the next flush."""
-        self._new.append(instance)
-        self._touch()
-
-    def _touch(self) -> None:
-        self.dirty = True
-        self._signals.append(True)
-
-    def set_factor(self, instance: int, factor: float, now: float) -> None:
-        """Make an active transfer progress at ``factor`` times its rate from now on."""
-        self._factor[instance] = factor
-        flow = self._flows.get(instance)
-        if flow is not None:
-            self._advance(flow, now)
-            flow.factor = factor
-            self._schedule(flow)
-
-    def state(self, now: float) -> list[tuple[int, float]]:
-        """(instance, fraction of bytes left) of all transfers, in order of arrival."""
-        table = self.table
-        for flow in self._flows.values():
-            self._advance(flow, now)
-        return [(f.instance, f.left / table.bytes[f.instance % table.stride]) for f in self._flows.values()]
 
     def flush(self, now: float) -> None:
         """Start new transfers and share the links on which something changed."""
-        table = self.table
-        self._new.sort(key=lambda i: (table.rank[i % table.stride], i))
-        for instance in self._new:
-            task = instance % table.stride
-            flow = Flow(instance, table.bytes[task], table.cap[task], table.loads(task), now)
-            flow.factor = self._factor.get(instance, 1.0)
+        some = bool(self._new)
+        for flow in self._joined(now):
             flow.ticket = self._instants
-            self._flows[instance] = flow
             queue = self._routes.setdefault(tuple(flow.loads), deque())
             queue.append(flow)
             if len(queue) == 1:
                 self._open(flow)
-        self._instants += bool(self._new)
-        self._new.clear()
+        self._instants += some
         for flows in self._components():
             self._share(flows, now)
         self._disturbed.clear()
@@ -131,10 +91,7 @@ class TcpNetwork:
             np.array(self._weights(flows)) if len(flows) > 1 else None,
         )
         for flow, rate in zip(flows, rates.tolist(), strict=True):
-            if rate != flow.rate or flow.completion is None:
-                self._advance(flow, now)
-                flow.rate = rate
-                self._schedule(flow)
+            self._set_rate(flow, rate, now)
 
     def _weights(self, flows: list[Flow]) -> list[float]:
         """``LATER_SHARE`` to the power of the instants before it at which others on a link began."""
@@ -148,28 +105,8 @@ class TcpNetwork:
                 ahead[instance] = max(ahead[instance], order[flow.ticket])
         return [max(LATER_SHARE ** ahead[flow.instance], NEGLIGIBLE) for flow in flows]
 
-    def _advance(self, flow: Flow, now: float) -> None:
-        flow.left -= flow.rate * flow.factor * (now - flow.time)
-        flow.time = now
-
-    def _schedule(self, flow: Flow) -> None:
-        if flow.completion is not None:
-            flow.completion.cancel()
-            flow.completion = None
-        speed = flow.rate * flow.factor
-        if speed > 0.0:
-            flow.completion = Completion(self._env, self._callbacks, flow, max(flow.left, 0.0) / speed)
-
-    def _on_completion(self, event: Event) -> None:
-        flow: Flow = event._value
-        now = self._env.now
-        self._advance(flow, now)
-        speed, size = flow.rate * flow.factor, self.table.bytes[flow.instance % self.table.stride]
-        if flow.left > max(max(1e-12, 1e-12 * now) * speed, NEGLIGIBLE * size):
-            self._schedule(flow)  # rounding: not quite there yet
-            return
-        del self._flows[flow.instance]
-        self._factor.pop(flow.instance, None)
+    def _leave(self, flow: Flow) -> None:
+        """Give up the flow's links; the next transfer of its connection begins."""
         for link, _ in flow.loads:
             del self._active[link][flow.instance]
             self._disturbed.add(link)
@@ -180,5 +117,3 @@ class TcpNetwork:
             self._open(queue[0])
         else:
             del self._routes[route]
-        self._drained.append(flow.instance)
-        self._touch()

@@ -22,6 +22,7 @@ from sim.lowering.hop import Hop
 from sim.lowering.parked import ParkedActivations
 from sim.lowering.state.base import StateLowering
 from sim.lowering.tensor_overlap import TensorOverlap
+from sim.models.checkpointing import KEPT_KINDS
 from sim.models.schedules import Action, Kind, Slot
 from sim.spec.layer import Gemm, Layer
 
@@ -313,7 +314,7 @@ class StepLowering:
                     ends = self.parked.come_back(stage, block[0], m, self.step, ends)
                 for index in block:
                     ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=True)
-                    if self.layers[index].kind not in _KEPT:
+                    if self.layers[index].kind not in KEPT_KINDS:
                         ends = yield from self._layer_forward(stage, virtual, index, m, ends, Cause.RECOMPUTE)
             for index in reversed(block):
                 ends = self.state.before_layer(stage, virtual, index, self.step, m, ends, backward=True)
@@ -563,10 +564,6 @@ class StepLowering:
             size, f"gather.{hop.direction}", Cause.PIPELINE_COMM, ends, stream=f"pp_gather_{hop.direction}",
             micro_batch=hop.action.micro_batch, step=self.step,
         )  # fmt: skip
-
-
-_KEPT = ("embedding", "head")
-"""Layers outside the checkpointed blocks: full recomputation does not run them again (Megatron-LM)."""
 
 
 def _shared_input(layer: Layer) -> float:

@@ -117,28 +117,18 @@ _owned(
     "moving_rate", "update", "update is elastic_average", "only there models move towards a centre",
     lambda c: c.strategy.update_semantics == "elastic_average", {"strategy.update": "elastic_average"},
 )  # fmt: skip
-_owned(
-    "participation", "synchronization state topology tp pp cp",
-    "synchronization is local on servers without aggregators, and a replica is one rank",
-    "only a server can begin a round with whoever it has drawn",
-    lambda c: (
-        c.strategy.synchronization == "local"
-        and c.uses_servers
-        and c.strategy.topology != "tree"
-        and c.model_parallel == 1
-    ),
-)  # fmt: skip
-_owned(
-    "availability", "synchronization state topology tp pp cp",
-    "synchronization is local on servers without aggregators, and a replica is one rank",
-    "only a server can begin a round with whoever is there",
-    lambda c: (
-        c.strategy.synchronization == "local"
-        and c.uses_servers
-        and c.strategy.topology != "tree"
-        and c.model_parallel == 1
-    ),
-)  # fmt: skip
+for _field, _whom in (("participation", "whoever it has drawn"), ("availability", "whoever is there")):
+    _owned(
+        _field, "synchronization state topology tp pp cp",
+        "synchronization is local on servers without aggregators, and a replica is one rank",
+        f"only a server can begin a round with {_whom}",
+        lambda c: (
+            c.strategy.synchronization == "local"
+            and c.uses_servers
+            and c.strategy.topology != "tree"
+            and c.model_parallel == 1
+        ),
+    )  # fmt: skip
 _owned(
     "offload_target", "offload_optimizer", "offload_optimizer is true", "nothing else is offloaded to disks",
     lambda c: c.strategy.offload_optimizer, {"strategy.offload_optimizer": True},
