@@ -5,15 +5,16 @@ from __future__ import annotations
 import csv
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sim import yamlio
+from sim import origin, yamlio
 from sim.errors import InputError
-from sim.spec.base import Spec, quantity_dimension
+from sim.spec.base import Spec
 from sim.spec.calibration import Calibration
 from sim.spec.cluster import Cluster
 from sim.spec.convergence import Convergence
@@ -24,7 +25,9 @@ from sim.spec.scenario import Scenario, ScenarioFile
 from sim.spec.strategy import Strategy
 from sim.spec.sweep import Sweep
 from sim.spec.workload import Workload
-from sim.units import nearest, parse_quantity
+from sim.suggestions import name_hint
+from sim.units import nearest
+from sim.workload_file import build_workload, document_of
 
 ENTRY_POINTS = "clusterloom.catalog"
 
@@ -40,6 +43,11 @@ FOLDERS: dict[str, str] = {
     "scenario": "workloads/scenarios",
 }
 _PLURALS = {"strategies": "strategy", **{f"{kind}s": kind for kind in FOLDERS}}
+# Words for a kind that are not its own.
+_SYNONYMS = {
+    "model": "workload", "gpu": "device", "accelerator": "device", "preset": "strategy", "machine": "host",
+    "node": "host", "server": "host", "topology": "cluster", "fabric": "cluster", "system": "cluster",
+}  # fmt: skip
 _PRESET_HEADER = tuple(info.alias or name for name, info in Preset.model_fields.items())
 # Fields of a cluster that resolving fills in.
 _RESOLVED = frozenset({"host_types", "host_type_of", "device_types", "server_host_type"})
@@ -53,7 +61,8 @@ def kind_of(text: str) -> str:
     kind = _PLURALS.get(text, text)
     if kind not in FOLDERS:
         words = [word for word in _PLURALS if word != "strategys"]
-        close = nearest(text, words)
+        meant = _SYNONYMS.get(text.lower().removesuffix("s"))
+        close = _plural(meant) if meant else nearest(text, words)
         raise InputError(
             "kind", f"be one of {', '.join(sorted(words))}", repr(text), hint=f"Try {close}." if close else ""
         )
@@ -114,7 +123,7 @@ class Catalog:
             if not Path(name).is_file():
                 raise InputError(kind, "be a readable JSON file", repr(name))
             return Path(name)
-        if name.endswith((".yaml", ".yml")) or os.sep in name:
+        if _is_path(name):
             if not Path(name).is_file():
                 raise InputError(kind, "be an existing YAML file", repr(name))
             return Path(name)
@@ -126,10 +135,7 @@ class Catalog:
             if path.is_file():
                 self._files[kind, name] = path
                 return path
-        close = nearest(name, self.names(kind))
-        hint = f"Try {close}." if close else f"See: clusterloom list {_plural(kind)}."
-        if kind in ("device", "host"):
-            hint += " Files of your own: --catalog FOLDER."
+        hint = name_hint(kind, name, self.names(kind), _plural(kind))
         raise InputError(
             kind, f"be the name of a known {kind} or a path to a YAML file", repr(name), hint=hint
         )
@@ -147,7 +153,7 @@ class Catalog:
         if full_key in self._cache:
             self._cache.move_to_end(full_key)
         else:
-            self._cache[full_key] = build(_document(path))
+            self._cache[full_key] = build(document_of(path))
             if len(self._cache) > _CACHE_SIZE:
                 self._cache.popitem(last=False)
         found: SpecT = self._cache[full_key]
@@ -158,6 +164,36 @@ class Catalog:
             return yamlio.validate(model, document, field_prefix=kind, overrides=overrides)
 
         return self._cached(kind, name, repr(sorted(overrides.items())), build)
+
+    @contextmanager
+    def located(
+        self, kind: str, name: str, given: Collection[str] = (), *, builtin: bool = False
+    ) -> Iterator[None]:
+        """Errors about fields of a user's file carry its line; see :func:`sim.origin.located`.
+
+        Parameters
+        ----------
+        kind, name : str
+            As for :meth:`find_file`.
+        given : collection of str
+            Dotted fields that did not come from the file.
+        builtin : bool
+            Also name files that come with the program.
+        """
+        try:
+            yield
+        except InputError as error:
+            if error.where:
+                raise
+            try:
+                path = self.find_file(kind, name)
+            except InputError:  # there is no such file, which the error says
+                raise error from None
+            if not (builtin or _is_path(name)) and _is_builtin(path):
+                raise
+            root = "" if kind in ("scenario", "sweep") else kind
+            with origin.located(document_of(path), root, given):
+                raise
 
     # -- specs ---------------------------------------------------------------------------------------
 
@@ -218,13 +254,8 @@ class Catalog:
             overrides = {**overrides, "num_hosts": num_hosts}
         own, of_host = _split_host(overrides)
         cluster = self._plain("cluster", Cluster, name, own)
-        try:
+        with self.located("cluster", name, {f"cluster.{field}" for field in overrides}, builtin=True):
             return self.resolve(self._with_host(cluster, of_host))
-        except InputError as error:
-            if error.where:
-                raise
-            path = self.find_file("cluster", name)
-            raise InputError(error.field, error.must, error.got, hint=error.hint, where=str(path)) from None
 
     def _with_host(self, cluster: Cluster, changes: Mapping[str, Any]) -> Cluster:
         """The cluster with (dotted) fields of its host changed, e.g. ``nics.*.bandwidth``."""
@@ -257,18 +288,27 @@ class Catalog:
         return found
 
     def _resolve(self, cluster: Cluster) -> Cluster:
-        def as_host(host: str | Host) -> Host:
-            return self.host(host) if isinstance(host, str) else host
+        def as_host(host: str | Host, field: str = "host") -> Host:
+            try:
+                return self.host(host) if isinstance(host, str) else host
+            except InputError as error:
+                if not error.where:
+                    error.field = f"cluster.{field}"
+                raise
 
         if cluster.host is not None:
             types = [as_host(cluster.host)]
             type_of = (0,) * cluster.size
         else:
-            groups = [as_host(group.host) for group in cluster.hosts]
+            groups = [as_host(group.host, f"hosts[{i}].host") for i, group in enumerate(cluster.hosts)]
             types = list(dict.fromkeys(groups))
             counts = zip(groups, (group.count for group in cluster.hosts), strict=True)
             type_of = tuple(types.index(host) for host, count in counts for _ in range(count))
-        server = as_host(cluster.server_host) if cluster.server_host is not None else types[0].without_devices
+        server = (
+            as_host(cluster.server_host, "server_host")
+            if cluster.server_host is not None
+            else types[0].without_devices
+        )
         given = (cluster.host, *(group.host for group in cluster.hosts), cluster.server_host)
         name_of = {as_host(host): host for host in given if isinstance(host, str)}
         devices = [device for host in (*types, server) for device in self.devices_of(host, name_of.get(host))]
@@ -288,20 +328,21 @@ class Catalog:
         Giving one of ``global_batch_size`` and ``batch_per_device`` takes the file's other one away. A path
         to a Hugging Face ``config.json`` is read as well; the batch must then be given.
         """
-        return self._measured(
-            self._cached(
-                "workload",
-                name,
-                repr(sorted(overrides.items())),
-                lambda document: _build_workload(document, overrides),
-            )
-        )
+        key = repr(sorted(overrides.items()))
+        found = self._cached("workload", name, key, lambda document: build_workload(document, overrides))
+        with self.located("workload", name, {f"workload.{field}" for field in overrides}, builtin=True):
+            return self._measured(found)
 
     def _measured(self, workload: Workload) -> Workload:
         """Fill in the device on which a workload's layers were measured."""
         if not isinstance(workload.measured_on, str):
             return workload
-        return workload.model_copy(update={"measured_on": self.device(workload.measured_on)})
+        try:
+            return workload.model_copy(update={"measured_on": self.device(workload.measured_on)})
+        except InputError as error:
+            if not error.where:
+                error.field = "workload.measured_on"
+            raise
 
     def strategy(self, name: str, **overrides: Any) -> Strategy:
         """Strategy preset by name; overrides are fields of the strategy."""
@@ -353,8 +394,12 @@ class Catalog:
 
     def scenario(self, name: str, **overrides: Any) -> Scenario:
         """Scenario file by name or path, resolved; overrides are dotted fields (``strategy.tp``)."""
-        path = self.find_file("scenario", name)
-        file = yamlio.validate(ScenarioFile, yamlio.load(path), field_prefix="scenario")
+        document = yamlio.load(self.find_file("scenario", name))
+        with origin.located(document, given=overrides):
+            return self._scenario(document, overrides)
+
+    def _scenario(self, document: yamlio.Document, overrides: Mapping[str, Any]) -> Scenario:
+        file = yamlio.validate(ScenarioFile, document, field_prefix="scenario")
         fields: dict[str, Any] = {"workload": file.workload, "cluster": file.cluster}
         if isinstance(file.strategy, str):
             fields["strategy"] = file.strategy
@@ -383,9 +428,9 @@ class Catalog:
                 parts.setdefault(root, {})[rest] = value
             else:
                 whole[root] = value
-        unknown = [root for root in (*whole, *parts) if root not in Scenario.model_fields]
-        if unknown:
-            raise InputError(unknown[0], "be a part of a scenario", hint=_field_hint(unknown[0]))
+        for name in fields:
+            if (root := name.partition(".")[0]) not in Scenario.model_fields:
+                raise InputError(name, "be a part of a scenario", hint=_field_hint(root))
         for root in ("workload", "cluster"):
             if root not in whole:
                 raise InputError(root, "be given")
@@ -500,59 +545,12 @@ def _whole(value: Any, field: str) -> int:
     return number
 
 
-def _document(path: Path) -> yamlio.Document:
-    """A catalogue file, or a Hugging Face configuration as the workload file it amounts to."""
-    if path.suffix != ".json":
-        return yamlio.load(path)
-    from sim.architecture.huggingface import read_config
-
-    return yamlio.Document(read_config(path))
+def _is_path(name: str) -> bool:
+    return name.endswith((".yaml", ".yml", ".json")) or os.sep in name
 
 
-def _build_workload(document: yamlio.Document, overrides: Mapping[str, Any]) -> Workload:
-    """Read a workload file: explicit layers, or a generator and its parameters."""
-    from sim.architecture import generate
-
-    data = dict(document.data)
-    batch = {"global_batch_size", "batch_per_device"}
-    if batch & {name for name, value in overrides.items() if value is not None}:
-        data = {name: value for name, value in data.items() if name not in batch}
-    document = yamlio.Document(data, document.path, document.lines)
-    if "generator" not in data:
-        return yamlio.validate(Workload, document, field_prefix="workload", overrides=overrides)
-    _refuse_bare_numbers(document)
-    for name in overrides:
-        if name.split(".")[0] == "layers":
-            must = f"be left to the generator {data['generator']}, which makes the layers"
-            raise InputError(f"workload.{name}", must, hint="A file that lists its layers can be changed.")
-    params = {name: value for name, value in data.items() if name != "generator"}
-    texts = {name: yamlio.read_value(value) for name, value in overrides.items() if isinstance(value, str)}
-    _refuse_bare_numbers(yamlio.Document(texts))
-    for name, value in {**overrides, **texts}.items():
-        yamlio.set_path(params, name, value)
-    try:
-        return generate(str(data["generator"]), params)
-    except InputError as error:
-        field = error.field.removeprefix("workload.")
-        if error.where or field in overrides:
-            raise
-        raise InputError(
-            error.field, error.must, error.got, hint=error.hint, where=document.where((field,))
-        ) from None
-
-
-def _refuse_bare_numbers(document: yamlio.Document) -> None:
-    for name, info in Workload.model_fields.items():
-        value = document.data.get(name)
-        dimension = quantity_dimension(info.annotation, info.metadata)
-        if dimension and isinstance(value, int | float) and value != 0:
-            try:
-                parse_quantity(repr(value), dimension)
-            except InputError as error:
-                where = document.where((name,))
-                raise InputError(
-                    f"workload.{name}", error.must, value, hint=error.hint, where=where
-                ) from None
+def _is_builtin(path: Path) -> bool:
+    return any(path.is_relative_to(root) for root in _builtin_roots())
 
 
 def _plural(kind: str) -> str:

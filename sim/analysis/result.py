@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from sim.analysis.breakdown import PARTS
-from sim.errors import ClusterloomError, InputError
+from sim.errors import ClusterloomError, InputError, InvalidStrategyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ Status = Literal["ok", "infeasible", "invalid", "failed"]
 SCHEMA = 1
 #: Fields that the JSON names otherwise, and those it does not hold.
 JSON_NAMES = {"parts": "breakdown", "memory_bytes": "memory"}
-UNSAVED = frozenset({"scenario", "graph", "run"})
+UNSAVED = frozenset({"refusal", "scenario", "graph", "run"})
 
 
 @dataclass
@@ -113,6 +113,7 @@ class Result:
     warnings: list[str] = field(default_factory=list)
     converged: bool | None = None
     iterations: int | None = None
+    refusal: InvalidStrategyError | None = field(default=None, repr=False, compare=False)
     scenario: Scenario | None = field(default=None, repr=False, compare=False)
     graph: ExecutionGraph | None = field(default=None, repr=False, compare=False)
     run: RunRecord | None = field(default=None, repr=False, compare=False)

@@ -72,7 +72,8 @@ def prepare(scenario: Scenario) -> tuple[Result, ExecutionGraph | None]:
     try:
         plan = make_plan(scenario)
     except InvalidStrategyError as error:
-        return Result("invalid", str(error), rule=error.rule, **_identity(scenario)), None
+        identity = _identity(scenario)
+        return Result("invalid", str(error), rule=error.rule, refusal=error, **identity), None
     notes = [str(note) for note in warnings(scenario.strategy, scenario.workload, scenario.cluster)]
     notes += _unpriced_servers(plan)
     result = Result("ok", warnings=notes, scenario=scenario, **_identity(scenario))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from sim.errors import ClusterloomError, InputError
 if TYPE_CHECKING:
     from sim.catalog import Catalog
     from sim.spec.cluster import Cluster
+    from sim.sweep.plan import Plan
     from sim.yamlio import Document
 
 # Fields that only one kind of file has, most telling first.
@@ -107,6 +109,17 @@ def _require_usable(catalog: Catalog, name: str) -> None:
     raise InputError("host.links", f"connect {pair[0]} and {pair[1]}", where=where)
 
 
+def _messages(catalog: Catalog, path: str, plan: Plan) -> Iterator[str]:
+    """What is wrong with the points of a sweep, with the lines that say so."""
+    for point in plan.points:
+        if point.refusal is not None:
+            try:
+                with catalog.located("sweep", path):
+                    raise point.refusal
+            except ClusterloomError as error:
+                yield str(error)
+
+
 def _require_usable_hosts(catalog: Catalog, cluster: Cluster) -> None:
     for given in (cluster.host, *(group.host for group in cluster.hosts), cluster.server_host):
         if isinstance(given, str):
@@ -124,15 +137,16 @@ def _problems(catalog: Catalog, kind: str, path: str) -> list[str]:
     elif kind == "scenario":
         from sim.taxonomy import require_valid
 
-        scenario = catalog.scenario(path)
-        _require_usable_hosts(catalog, scenario.cluster)
-        require_valid(scenario.strategy, scenario.workload, scenario.cluster, where=path)
+        with catalog.located("scenario", path):
+            scenario = catalog.scenario(path)
+            _require_usable_hosts(catalog, scenario.cluster)
+            require_valid(scenario.strategy, scenario.workload, scenario.cluster)
     elif kind == "sweep":
         from sim.sweep.plan import plan_sweep
 
-        plan = plan_sweep(catalog.sweep(path), folders=tuple(map(str, catalog.folders)))
-        failed = [str(point.error["message"]) for point in plan.points if point.error is not None]
-        return list(dict.fromkeys(failed))
+        with catalog.located("sweep", path):
+            plan = plan_sweep(catalog.sweep(path), folders=tuple(map(str, catalog.folders)))
+        return list(dict.fromkeys(_messages(catalog, path, plan)))
     else:
         catalog.get(kind, path)
     return []

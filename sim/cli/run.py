@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +14,7 @@ from sim.errors import InputError
 
 if TYPE_CHECKING:
     from sim.analysis.result import Result
+    from sim.catalog import Catalog
     from sim.spec import Scenario
 
 EXIT_CODES = {"ok": 0, "infeasible": 3, "invalid": 3, "failed": 1}
@@ -51,13 +54,16 @@ def command(
 ) -> int:
     """Simulate one scenario: step time, breakdown, bottleneck, memory, price, energy, critical path."""
     from sim.analysis.simulate import simulate
+    from sim.catalog import Catalog
 
     fields = given_fields(strategy, set_, num_hosts, seed, fidelity, jitter, slow_rank, calibration)
     if convergence:
         fields["convergence"] = convergence
-    scenario = build(workload, cluster, fields, existing_folders(catalog or ()))
-    with ticking("simulating") as progress:
-        result = simulate(scenario, progress)
+    known = Catalog(existing_folders(catalog or ()))
+    with _located(known, workload, cluster, fields):
+        scenario = build(known, workload, cluster, fields)
+        with ticking("simulating") as progress:
+            result = simulate(scenario, progress)
     if result.ok and interval:
         with progress_bar("interval") as moved:
             found = result.interval(moved)
@@ -71,7 +77,8 @@ def command(
 
         show_card(console(), result)
     if not result.ok:
-        note(f"error: {' '.join(f'{result.status}: {result.message}'.split())}")
+        message = _refusal(result, known, workload, cluster, fields) or result.message
+        note(f"error: {' '.join(f'{result.status}: {message}'.split())}")
     return EXIT_CODES[result.status]
 
 
@@ -106,16 +113,37 @@ def given_fields(
     return {**fields, **assignments(set_ or ())}
 
 
-def build(workload: str, cluster: str, fields: dict[str, Any], folders: tuple[str, ...]) -> Scenario:
+def build(catalog: Catalog, workload: str, cluster: str, fields: dict[str, Any]) -> Scenario:
     """Scenario of two names, or of a scenario file alone, with fields changed."""
-    from sim.catalog import Catalog
-
-    catalog = Catalog(folders)
     if cluster:
         return catalog.build_scenario({"workload": workload, "cluster": cluster, **fields})
     if workload.endswith((".yaml", ".yml")) or workload in catalog.names("scenario"):
         return catalog.scenario(workload, **fields)
     raise InputError("CLUSTER", "be given", hint="Example: clusterloom run resnet50 dgx-a100.")
+
+
+@contextmanager
+def _located(catalog: Catalog, workload: str, cluster: str, fields: dict[str, Any]) -> Iterator[None]:
+    """Errors about what a file of the command line says carry its line."""
+    named = {"workload": workload, "cluster": cluster} if cluster else {"scenario": workload}
+    with ExitStack() as stack:
+        for kind, name in {**named, "strategy": fields.get("strategy")}.items():
+            if isinstance(name, str):
+                stack.enter_context(catalog.located(kind, name, set(fields) - {kind}))
+        yield
+
+
+def _refusal(
+    result: Result, catalog: Catalog, workload: str, cluster: str, fields: dict[str, Any]
+) -> InputError | None:
+    """Why a rule refuses the strategy, with the line of a file that says so."""
+    try:
+        with _located(catalog, workload, cluster, fields):
+            if result.refusal is not None:
+                raise result.refusal
+    except InputError as refusal:
+        return refusal
+    return None
 
 
 def save_trace(result: Result, path: str) -> None:

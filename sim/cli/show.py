@@ -87,10 +87,12 @@ def _kind_of_name(catalog: Catalog, name: str) -> str:
     if len(kinds) > 1:
         note(f"{name} is also a {' and a '.join(kinds[1:])}; --kind shows that one")
     if not kinds:
-        import difflib
+        from sim.suggestions import near_names, setting_of
 
-        close = difflib.get_close_matches(name, [n for each in KINDS for n in catalog.names(each)], 1, 0.5)
-        hint = f"Try {close[0]}." if close else "`clusterloom list` shows all names."
+        close = near_names(name, [known for each in KINDS for known in catalog.names(each)])
+        hint = f"Try {', '.join(close)}." if close else "`clusterloom list` shows all names."
+        if setting := setting_of(name):
+            hint = f"It belongs to a field of strategies ({setting}); see: clusterloom list dimensions."
         raise InputError("NAME", "be in the catalogue", name, hint=hint)
     return kinds[0]
 

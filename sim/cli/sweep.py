@@ -55,13 +55,12 @@ def command(
 
     folders = existing_folders(catalog or ())
     fixed: dict[str, Any] = {"calibration": tuple(calibration)} if calibration else {}
-    plan = plan_sweep(
-        Catalog(folders).sweep(sweep),
-        overrides={**fixed, **assignments(set_ or ())},
-        where=where,
-        objective=objective,
-        folders=folders,
-    )
+    found = Catalog(folders)
+    fixed |= assignments(set_ or ())
+    with found.located("sweep", sweep, fixed):
+        plan = plan_sweep(
+            found.sweep(sweep), overrides=fixed, where=where, objective=objective, folders=folders
+        )
     folder = Path(out or f"{plan.name}-output")
     result = _compute(plan, best, engine, workers, Path(store) if store else folder / "store")
     return _report(result, plan, folder, best is not None, top, measured, plots=plots, json=json)

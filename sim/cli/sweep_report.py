@@ -103,12 +103,13 @@ def _ranking(
     extra = [] if objective in (DEFAULT_OBJECTIVE, "step_time_s") else [(objective, "right")]
     columns = [column for column in _COLUMNS if not (mixed and column[0] == "scaling")]
     lines = []
+    labels = distinct_labels(rows)
     for rank, row in enumerate(rows.head(top).to_dict("records"), start=1):
         idle = (row["bubble_s"] or 0.0) + (row["wait_s"] or 0.0)
         where = [str(row["workload"]), str(row["num_devices"])] if mixed else []
         scaling = [] if mixed else [percent(row["scaling_efficiency"])]
         line = [
-            str(rank), *where, str(row["strategy"]), number(row["samples_per_s"]), *scaling,
+            str(rank), *where, labels[rank - 1], number(row["samples_per_s"]), *scaling,
             seconds(row["step_time_s"]), seconds(row["exposed_comm_s"]), seconds(idle),
             size(row["peak_memory_bytes"]), _link(row),
         ]  # fmt: skip
@@ -116,6 +117,22 @@ def _ranking(
     screen.print(grid([columns[0], *lead, *columns[1:], *extra], lines, title=title))
     if len(rows) > top:
         screen.print(f"  ... and {len(rows) - top} more in results.parquet\n")
+
+
+def distinct_labels(rows: pd.DataFrame) -> list[str]:
+    """The strategy of each row; where several rows show the same, also the fields in which these differ."""
+    from sim.sweep.columns import BY_NAME
+    from sim.sweep.comparison import PREFIX
+
+    shown = [*_GROUP[::2], "strategy"]
+    fields = [name for name in map(str, rows) if name not in BY_NAME and not name.startswith(PREFIX)]
+    labels = rows["strategy"].astype(str).to_dict()
+    for _, alike in rows.groupby(shown, sort=False, observed=True):
+        differing = [name for name in fields if name not in shown and alike[name].nunique(dropna=False) > 1]
+        for index, row in zip(alike.index, alike.to_dict("records"), strict=True):
+            said = ", ".join(f"{name.removeprefix('strategy.')}={row[name]}" for name in differing)
+            labels[index] += f"; {said}" if said else ""
+    return list(labels.values())
 
 
 def _link(row: Mapping[Any, Any]) -> str:

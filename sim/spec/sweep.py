@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -40,8 +40,19 @@ def _check(field: str, value: Any) -> Any:
             if not values:
                 refuse("have at least one value", field=name)
             for item in values:
-                _check_fields(item if isinstance(item, dict) and name not in ROOTS else [name])
+                _check_fields(item if is_bundle(name, item) else [name])
     return value
+
+
+def is_bundle(axis: str, value: Any) -> bool:
+    """Whether a value of an axis is a mapping of dotted fields that move together.
+
+    Below an axis that is a field itself (``strategy``, ``cluster.fabric``) other mappings are its value.
+    """
+    if not isinstance(value, Mapping):
+        return False
+    roots = {str(name).split(".")[0] for name in value}
+    return str(axis).split(".")[0] not in ROOTS or (bool(roots) and roots <= set(ROOTS))
 
 
 def _check_fields(names: Iterable[str]) -> None:
@@ -83,7 +94,9 @@ class Grid(Spec):
     """A product of axes plus explicit points.
 
     An axis is a dotted field with its values; a value that is a mapping of dotted fields sets them
-    together (then the axis's own name is only a label). ``set`` is applied to every point of the grid.
+    together (then the axis's own name is only a label). Any other mapping is the field's value:
+    ``strategy: [{tp: 2}, {tp: 4}]``, ``cluster.fabric: [{kind: torus}, {kind: rail_only}]``.
+    ``set`` is applied to every point of the grid.
     """
 
     set: dict[str, Any] = Field({}, description="dotted field -> value, for all points of the grid")
@@ -101,7 +114,7 @@ class Grid(Spec):
         """All points as flat mappings of dotted field -> value, in a fixed order."""
         limit_points(self.axes.values())
         choices = [
-            [item if isinstance(item, dict) and name not in ROOTS else {name: item} for item in values]
+            [item if is_bundle(name, item) else {name: item} for item in values]
             for name, values in self.axes.items()
         ]
         product = [_union(self.set, *parts) for parts in itertools.product(*choices)] if choices else []

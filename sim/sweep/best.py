@@ -8,7 +8,6 @@ enter and is pruned.
 
 from __future__ import annotations
 
-import difflib
 import math
 import time
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from typing import Any
 from sim.errors import InputError
 from sim.spec import Scenario
 from sim.sweep import table as tables
-from sim.sweep.columns import direction
+from sim.sweep.columns import direction, names_hint
 from sim.sweep.engines import Engine, usable_cpus
 from sim.sweep.evaluate import Task
 from sim.sweep.plan import Plan, Point
@@ -91,8 +90,7 @@ def search(
     if wanted.count < 1:
         raise InputError("--best", "be at least 1", wanted.count)
     if wanted.objective not in plan.columns:
-        close = difflib.get_close_matches(wanted.objective, plan.columns, 1, 0.4)
-        hint = f"Try {close[0]}." if close else ""
+        hint = names_hint(wanted.objective, plan.columns)
         raise InputError("--objective", "be a column of the table", wanted.objective, hint=hint)
     if wanted.where:
         Where.parse(wanted.where).check(plan.columns)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,6 +169,13 @@ DERIVED: tuple[Column, ...] = (
     ),
 )  # fmt: skip
 BY_NAME: dict[str, Column] = {column.name: column for column in (*MEASURED, *DERIVED)}
+
+
+def names_hint(wanted: str, columns: Collection[str]) -> str:
+    """What to try instead of a name that is no column: the nearest one, and those that can be ranked by."""
+    close = difflib.get_close_matches(wanted, list(columns), 1, 0.4)
+    listed = ", ".join(name for name, column in BY_NAME.items() if column.better and name in columns)
+    return f"{f'Try {close[0]}. ' if close else ''}Columns: {listed}, and fields that vary."
 
 
 def direction(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from sim.errors import InputError
 from sim.sweep.context import Context
-from sim.sweep.evaluate import Outcome, Task, evaluate
+from sim.sweep.evaluate import Outcome, Task, evaluate, lost
 from sim.sweep.worker import receive, send
 
 ENGINES = ("local", "dask", "ray")
@@ -131,7 +131,7 @@ class _Feeder:
             cause = (
                 f"ended by signal {-code}" if code is not None and code < 0 else f"failed ({error or code})"
             )
-            return Outcome({"status": "failed", "message": f"the worker process {cause}"})
+            return lost(f"the worker process {cause}")
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -180,8 +180,8 @@ class DaskEngine:
             futures = {client.submit(evaluate, shared, task, pure=False): task for task in tasks}
             for future in self._distributed.as_completed(futures):
                 error = future.exception()
-                lost = Outcome({"status": "failed", "message": f"Dask lost the point: {error}"})
-                yield futures[future], lost if error is not None else future.result()
+                outcome = lost(f"Dask lost the point: {error}") if error is not None else future.result()
+                yield futures[future], outcome
 
 
 class RayEngine:
@@ -207,7 +207,7 @@ class RayEngine:
                 try:
                     yield task, ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    yield task, Outcome({"status": "failed", "message": f"Ray lost the point: {error}"})
+                    yield task, lost(f"Ray lost the point: {error}")
 
 
 def _optional(module: str, extra: str) -> Any:

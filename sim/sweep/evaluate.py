@@ -8,7 +8,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from sim.errors import ClusterloomError, InfeasibleError, InvalidStrategyError
@@ -38,14 +38,31 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came back: the result as JSON data, and the seconds it took (never part of the table)."""
+    """What came back of a point.
+
+    Attributes
+    ----------
+    result : dict
+        The result as JSON data.
+    wall_s : float
+        Seconds it took; never part of the table.
+    lost : bool
+        The failure speaks of the machine (a worker killed, no memory left), not of the point: it is not
+        kept, and a restart tries again.
+    """
 
     result: dict[str, Any]
     wall_s: float = 0.0
+    lost: bool = False
 
     def as_entry(self) -> dict[str, Any]:
         """Fields of the journal line."""
-        return asdict(self)
+        return {"result": self.result, "wall_s": self.wall_s}
+
+
+def lost(message: str) -> Outcome:
+    """The outcome of a point that this machine could not compute, this time."""
+    return Outcome({"status": "failed", "message": message}, lost=True)
 
 
 def failure(error: BaseException) -> dict[str, Any]:
@@ -77,7 +94,7 @@ def evaluate(context: Context, task: Task) -> Outcome:
         name = context.simulate if task.mode == "run" else context.optimist
         result = _as_data(_function(name)(scenario))
     except MemoryError:
-        result = {"status": "failed", "message": "not enough memory on this machine to simulate the point"}
+        return lost("not enough memory on this machine to simulate the point")
     except Exception as error:  # one bad point is one failed row
         result = failure(error)
     return Outcome(result, time.perf_counter() - start)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +12,8 @@ from typing import Any
 
 from sim.errors import ClusterloomError, InputError
 from sim.spec import Scenario, Strategy, Sweep
-from sim.spec.sweep import limit_points
-from sim.sweep.columns import BY_NAME
+from sim.spec.sweep import is_bundle, limit_points
+from sim.sweep.columns import BY_NAME, names_hint
 from sim.sweep.comparison import taxonomy_axes, with_labels
 from sim.sweep.context import Context, canonical
 from sim.sweep.evaluate import failure
@@ -38,6 +37,8 @@ class Point:
         Leading columns of the row.
     error : dict or None
         Result data of a point that is already known to be bad.
+    refusal : ClusterloomError or None
+        Why it is bad.
     """
 
     index: int
@@ -45,6 +46,7 @@ class Point:
     key: str
     parameters: dict[str, Any]
     error: dict[str, Any] | None = None
+    refusal: ClusterloomError | None = None
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,17 @@ def plan_sweep(
     written, chosen = taxonomy_axes(sweep) if sweep.axes == "taxonomy" else (sweep, {})
     points = [{**point, **fixed} for point in written.expand()]
     context = Context(folders=folders, **options)
-    plan = with_labels(build_plan(sweep.name, context, points, where=where or sweep.where or ""), chosen)
+    try:
+        plan = build_plan(sweep.name, context, points, where=where or sweep.where or "")
+    except InputError as error:
+        if error.field == "--where" and not where:
+            error.field = "where"
+        raise
+    plan = with_labels(plan, chosen)
     wanted = objective or sweep.objective or ""
     if wanted and wanted not in plan.columns:
-        close = difflib.get_close_matches(wanted, plan.columns, 1, 0.4)
-        hint = f"Try {close[0]}." if close else ""
-        raise InputError("--objective", "be a column of the table", wanted, hint=hint)
+        field = "--objective" if objective else "objective"
+        raise InputError(field, "be a column of the table", wanted, hint=names_hint(wanted, plan.columns))
     return replace(plan, objective=wanted)
 
 
@@ -116,15 +123,11 @@ def plan_axes(
             raise InputError(f"axes.{axis}", "be a list with at least one value", values)
     limit_points(axes.values())
     choices = [
-        [item if _is_bundle(axis, item) else {axis: item} for item in values] for axis, values in axes.items()
+        [item if is_bundle(canonical(axis), item) else {axis: item} for item in values]
+        for axis, values in axes.items()
     ]
     points = [{k: v for part in parts for k, v in part.items()} for parts in product(*choices)]
     return build_plan(name, Context(base=dict(base), **options), points, where=where)
-
-
-def _is_bundle(axis: str, value: Any) -> bool:
-    """A mapping of dotted fields that move together."""
-    return isinstance(value, Mapping) and canonical(axis) not in ("workload", "cluster", "strategy")
 
 
 def build_plan(name: str, context: Context, points: Sequence[Mapping[str, Any]], *, where: str = "") -> Plan:
@@ -136,11 +139,12 @@ def build_plan(name: str, context: Context, points: Sequence[Mapping[str, Any]],
     condition = Where.parse(where) if where else None
     flat = [_flatten(point) for point in points]
     varied = [name for name in dict.fromkeys(key for point in flat for key in point) if _varies(name, flat)]
+    labels = {name: mapping_labels([point.get(name) for point in flat]) for name in varied}
     resolved: list[Point] = []
     excluded = 0
     seen: set[str] = set()
     for overrides in flat:
-        point = _resolve(context, overrides, varied, len(resolved))
+        point = _resolve(context, overrides, len(resolved), labels)
         if (
             condition is not None
             and condition.decidable_by(point.parameters)
@@ -159,6 +163,31 @@ def build_plan(name: str, context: Context, points: Sequence[Mapping[str, Any]],
     return plan
 
 
+Labels = Mapping[str, Mapping[str, str]]
+"""Varied field -> ``repr`` of a value that is a mapping -> its short name."""
+
+
+def mapping_labels(values: Iterable[Any]) -> dict[str, str]:
+    """Short names for the values of an axis that are mappings, by their ``repr``: what sets them apart.
+
+    ``{kind: torus, latency: 1us}`` and ``{kind: rail_only, latency: 1us}`` are ``kind: torus`` and
+    ``kind: rail_only``.
+    """
+    mappings = {repr(value): value for value in values if isinstance(value, Mapping)}
+    if not mappings:
+        return {}
+    entries = {key: {f"{name}: {item}" for name, item in value.items()} for key, value in mappings.items()}
+    shared = set.intersection(*entries.values())
+    for left_out in (shared, set[str]()):
+        labels = {
+            key: ", ".join(f"{n}: {v}" for n, v in value.items() if f"{n}: {v}" not in left_out)
+            for key, value in mappings.items()
+        }
+        if all(labels.values()) and len(set(labels.values())) == len(labels):
+            break
+    return {key: label or "{}" for key, label in labels.items()}
+
+
 def _varies(name: str, points: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a field differs between points, or is no column of its own anyway."""
     return len({repr(point.get(name)) for point in points}) > 1
@@ -168,9 +197,14 @@ def _refuse_if_all_fail(points: Sequence[Point]) -> None:
     """A sweep in which no point makes sense is an input error, not a table of failures."""
     if not points:
         raise InputError("sweep", "have at least one point", hint="The axes and `where` leave none.")
-    messages = {str(point.error["message"]) for point in points if point.error is not None}
-    if all(point.error is not None for point in points) and len(messages) == 1:
-        raise InputError("sweep", f"have a point that can run; every one fails with: {messages.pop()}")
+    refusals = {str(point.refusal) for point in points}
+    first = points[0].refusal
+    if first is None or len(refusals) > 1:
+        return
+    if not isinstance(first, InputError):
+        raise InputError("sweep", "have a point that can run", hint=f"Every one fails with: {first}")
+    hint = f"{first.hint} It stops every point of the sweep.".strip()
+    raise InputError(first.field, first.must, first.got, hint=hint, where=first.where)
 
 
 def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,16 +221,15 @@ def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _resolve(context: Context, overrides: dict[str, Any], varied: Sequence[str], index: int) -> Point:
+def _resolve(context: Context, overrides: dict[str, Any], index: int, varied: Labels) -> Point:
     try:
         scenario = context.scenario(overrides)
     except ClusterloomError as error:
         values = {**context.base, **overrides}
         parameters = {name: _label(values.get(name)) for name in ("workload", "cluster", "strategy")}
         fields = {name: _scalar(value) for name, value in values.items() if name.startswith("strategy.")}
-        return Point(
-            index, overrides, "", {**parameters, **fields, **_other(overrides, varied)}, failure(error)
-        )
+        parameters |= {**fields, **_other(overrides, varied)}
+        return Point(index, overrides, "", parameters, failure(error), error)
     key = f"{scenario.key()}-{code_digest()}"
     return Point(index, overrides, key, _parameters(scenario, context, overrides, varied))
 
@@ -216,7 +249,7 @@ def code_digest() -> str:
 
 
 def _parameters(
-    scenario: Scenario, context: Context, overrides: Mapping[str, Any], varied: Sequence[str]
+    scenario: Scenario, context: Context, overrides: Mapping[str, Any], varied: Labels
 ) -> dict[str, Any]:
     strategy = scenario.strategy
     preset = overrides.get("strategy", context.base.get("strategy"))
@@ -235,11 +268,11 @@ def _parameters(
     }
 
 
-def _other(overrides: Mapping[str, Any], varied: Sequence[str]) -> dict[str, Any]:
+def _other(overrides: Mapping[str, Any], varied: Labels) -> dict[str, Any]:
     """Varied fields that have no column of their own."""
     taken = {"workload", "cluster", "strategy", "cluster.num_hosts", "workload.dtype"}
     names = [name for name in varied if name not in taken and not name.startswith("strategy.")]
-    return {name: _scalar(overrides.get(name)) for name in names}
+    return {name: varied[name].get(repr(overrides.get(name)), _scalar(overrides.get(name))) for name in names}
 
 
 def _label(value: Any) -> str | None:

@@ -163,7 +163,7 @@ class Session:
     def _take(self, point: Point, outcome: Outcome) -> None:
         self.by_key[point.key] = outcome.result
         self.computed += 1
-        if self.journal is not None:
+        if self.journal is not None and not outcome.lost:
             self.journal.append(point.key, {"point": _plain(point.overrides), **outcome.as_entry()})
 
     def result(self) -> SweepResult:

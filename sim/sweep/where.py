@@ -7,7 +7,6 @@ column's own unit.
 
 from __future__ import annotations
 
-import difflib
 import math
 import operator
 import re
@@ -17,6 +16,7 @@ from typing import Any
 
 from sim.errors import InputError
 from sim.sweep.columns import BY_NAME as RESULT_COLUMNS
+from sim.sweep.columns import names_hint
 from sim.units import parse_quantity
 
 _TOKEN = re.compile(
@@ -118,8 +118,7 @@ class Where:
             words = [operand.text for operand in operands if operand.kind == "column"]
             if not any(word in columns for word in words):
                 word = words[0] if words else self.text
-                close = difflib.get_close_matches(word, list(columns), 1, 0.4)
-                hint = f"Try {close[0]}." if close else "`clusterloom sweep --help` lists the columns."
+                hint = names_hint(word, columns)
                 raise InputError(self._field, "name a column of the table", word, hint=hint)
             column = next(word for word in words if word in columns)
             for operand in operands:

@@ -153,9 +153,11 @@ _CHILD = """
 import os, sys
 from sim.sweep.plan import plan_axes
 from sim.sweep.runner import run
+from sim.sweep.table import write_parquet
 axes = {"strategy.tp": [1, 2, 3, 4], "seed": list(range(10))}
 plan = plan_axes({"workload": "bert-base", "cluster": "v100-dlperf"}, axes, simulate="tests.fakes:simulate")
 result = run(plan, num_workers=2, store=sys.argv[1])
+write_parquet(result.table, sys.argv[2])
 print(result.computed, result.resumed, len(result.table), result.table["step_time_s"].sum())
 """
 
@@ -169,7 +171,7 @@ def test_killed_with_signal_9_and_resumed(tmp_path: Path):
         "CLUSTERLOOM_TEST_LOG": str(log),
         "CLUSTERLOOM_TEST_SLEEP": "0.05",
     }
-    command = [sys.executable, "-c", _CHILD, str(tmp_path / "store")]
+    command = [sys.executable, "-c", _CHILD, str(tmp_path / "store"), str(tmp_path / "resumed")]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
     journal = tmp_path / "store" / FILE_NAME
     deadline = time.monotonic() + 60
@@ -197,3 +199,6 @@ def test_killed_with_signal_9_and_resumed(tmp_path: Path):
     lines = journal.read_text().splitlines()
     assert all(json.loads(line) for line in lines)
     assert len(lines) == 41
+    whole = [*command[:3], str(tmp_path / "other store"), str(tmp_path / "whole")]
+    subprocess.run(whole, env=environment, check=True, capture_output=True)
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()

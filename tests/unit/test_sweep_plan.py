@@ -137,3 +137,45 @@ def test_a_sweep_of_too_many_points_says_so_at_once() -> None:
         Sweep(name="huge", axes=axes).expand()
     with pytest.raises(InputError, match="give at most 1000000 points"):
         plan_axes({"workload": "resnet50", "cluster": "dgx-a100"}, axes)
+
+
+def test_values_of_an_axis_may_be_mappings():
+    axes = "axes:\n  strategy: [{tp: 2}, {tp: 4, state: zero1}]\n"
+    single, torus = "{kind: single_switch, latency: 1us}", "{kind: torus, dims: [4], latency: 1us}"
+    fabrics = f"  cluster.fabric:\n    - {single}\n    - {torus}\n"
+    slow = "  perturbation.slow_ranks: [{0: 1.5}, {0: 1.5, 3: 1.2}]\n"
+    plan = plan_sweep(sweep_of("workload: bert-base\ncluster: v100-dlperf\n" + axes + fabrics + slow))
+    assert len(plan.points) == 8
+    assert not any(point.error for point in plan.points)
+    assert len({point.key for point in plan.points}) == 8
+    last = plan.points[-1].parameters
+    assert (last["strategy.tp"], last["cluster.fabric"]) == (4, "kind: torus, dims: [4]")
+    assert last["perturbation.slow_ranks"] == "0: 1.5, 3: 1.2"
+    assert plan.context.scenario(plan.points[-1].overrides).cluster.fabric.kind == "torus"
+    python = plan_axes(BASE, {"cluster.fabric": [{"kind": "single_switch"}, {"kind": "torus", "dims": [4]}]})
+    assert [point.parameters["cluster.fabric"] for point in python.points] == [
+        "kind: single_switch",
+        "kind: torus, dims: [4]",
+    ]
+
+
+def test_rows_that_share_a_strategy_show_what_else_differs():
+    import pandas as pd
+
+    from sim.cli.sweep_report import distinct_labels
+
+    rows = pd.DataFrame(
+        {
+            "workload": ["a"] * 3,
+            "num_devices": [8] * 3,
+            "strategy": ["ring", "ring", "tree"],
+            "cluster.fabric": ["kind: torus", "kind: ring", "kind: torus"],
+            "strategy.placement": ["tp,dp", "tp,dp", "dp,tp"],
+            "step_time_s": [1.0, 2.0, 3.0],
+        }
+    )
+    assert distinct_labels(rows) == [
+        "ring; cluster.fabric=kind: torus",
+        "ring; cluster.fabric=kind: ring",
+        "tree",
+    ]

@@ -149,3 +149,14 @@ def test_the_public_function_runs_real_points():
     assert (table["status"] == "ok").all()
     assert table["samples_per_s"].is_monotonic_increasing
     assert sim.sweep is not sys.modules["sim.sweep"]
+
+
+def test_a_point_that_the_machine_lost_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A worker killed for memory says nothing of its point; a deadlock or a bug does."""
+    plan = plan_of({"seed": [0, 1, 667, 668]})
+    first = run(plan, num_workers=2, store=tmp_path)
+    assert first.num_failed == 2
+    monkeypatch.setattr("tests.fakes.misbehave", lambda seed: None)
+    second = run(plan, engine=SerialEngine(), store=tmp_path)
+    assert (second.computed, second.resumed) == (1, 3)
+    assert second.table.set_index("seed")["status"].to_dict() == {0: "ok", 1: "ok", 667: "ok", 668: "failed"}
