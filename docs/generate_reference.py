@@ -272,21 +272,25 @@ def specs_page() -> str:
 
 def _generators() -> str:
     from sim.architecture import GENERATORS
-    from sim.architecture.cnn import ImageShape, InceptionShape
-    from sim.architecture.moe import MoeShape
-    from sim.architecture.transformer import TransformerShape
 
-    networks = ", ".join(f"`{name}`" for name in sorted(GENERATORS) if name.startswith("cnn:"))
-    inherited = list(TransformerShape.model_fields)
+    shown: dict[type, list[str]] = {}
+    for name, generator in GENERATORS.items():
+        shown.setdefault(generator.shape, []).append(f"`{name}`")
     parts = [
         "## Generators\n\nA workload file states its `layers`, or a `generator` and its parameters beside "
-        "the fields of a [Workload](#workload).",
-        f"### transformer\n\n{docstring(TransformerShape)}\n\n{fields_table(TransformerShape)}",
-        f"### moe\n\n{docstring(MoeShape)} Also the fields of `transformer`.\n\n"
-        + fields_table(MoeShape, inherited),
-        f"### cnn\n\n{networks}.\n\n{fields_table(ImageShape)}\n\nInception-v3 differs in:\n\n"
-        + fields_table(InceptionShape, ("num_classes", "fused_norm")),
+        "the fields of a [Workload](#workload)."
     ]
+    for shape, names in shown.items():
+        bases = [base for base in shape.__mro__[1:] if base in shown]
+        also = f" Also the fields of {shown[bases[0]][0]}." if bases else ""
+        inherited = [
+            name
+            for name, field in (bases[0].model_fields if bases else {}).items()
+            if field.default == shape.model_fields[name].default
+        ]
+        parts.append(
+            f"### {', '.join(names)}\n\n{docstring(shape)}{also}\n\n{fields_table(shape, inherited)}"
+        )
     return "\n\n".join(parts)
 
 

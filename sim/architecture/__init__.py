@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -11,8 +11,11 @@ from sim.architecture import (
     detection,
     electra,
     encoder_decoder,
+    hierarchical,
     hybrid,
+    inception,
     latent,
+    mobile,
     moe,
     recommender,
     recurrent,
@@ -21,10 +24,11 @@ from sim.architecture import (
     transformer_xl,
     vision,
 )
+from sim.architecture.common import Generator
 from sim.errors import InputError
 from sim.spec.workload import Workload
 
-GENERATORS: dict[str, Callable[..., Workload]] = {
+GENERATORS: dict[str, Generator[Any]] = {
     "transformer": transformer.generate,
     "moe": moe.generate,
     "encoder-decoder": encoder_decoder.generate,
@@ -39,7 +43,12 @@ GENERATORS: dict[str, Callable[..., Workload]] = {
     "dlrm": recommender.generate_dlrm,
     "ssd300": detection.generate_ssd300,
     "mask-rcnn": detection.generate_mask_rcnn,
-    **{f"cnn:{name}": generator for name, generator in cnn.GENERATORS.items()},
+    **hierarchical.GENERATORS,
+    **{
+        f"cnn:{name}": generator
+        for module in (cnn, inception, mobile)
+        for name, generator in module.GENERATORS.items()
+    },
 }
 
 

@@ -1,4 +1,4 @@
-"""Convolutional networks: AlexNet, VGG, ResNet (v1.5) and Inception-v3, with torchvision's shapes.
+"""Convolutional networks: AlexNet, VGG, ResNet (v1.5) and its relatives, DenseNet, with torchvision's shapes.
 
 Every convolution is a layer of its own (with its batch norm, ReLU and residual addition), in the order in
 which PyTorch registers the parameters, because that order decides the gradient buckets. A block is what a
@@ -13,17 +13,18 @@ max pooling also writes and reads back 8-byte indices.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field
 
-from sim.architecture.common import assemble
+from sim.architecture.common import Generator
 from sim.architecture.images import Image, Trace
 from sim.spec.base import Spec
 from sim.spec.layer import Layer
-from sim.spec.workload import Workload
+
+Fields = TypeVar("Fields", bound=Spec)
 
 
 class ImageShape(Spec):
@@ -33,19 +34,6 @@ class ImageShape(Spec):
     num_classes: int = Field(1000, ge=1, description="outputs of the last layer")
     fused_norm: bool = Field(False, description="batch norm, residual addition and ReLU in one kernel")
     channels_last: bool = Field(True, description="layout of the tensors is that of tensor cores (NHWC)")
-
-
-class EfficientNetShape(ImageShape):
-    """Fields of EfficientNet."""
-
-    wide_squeeze: bool = Field(False, description="squeeze to a quarter of the expanded channels")
-
-
-class InceptionShape(ImageShape):
-    """Fields of Inception-v3."""
-
-    image_size: int = Field(299, ge=75, description="height and width of the input, pixels")
-    auxiliary: bool = Field(True, description="auxiliary classifier, used in training")
 
 
 def alexnet(shape: ImageShape) -> tuple[Layer, ...]:
@@ -71,14 +59,11 @@ def alexnet(shape: ImageShape) -> tuple[Layer, ...]:
     return net.layers()
 
 
-_VGG = {
-    16: (2, 2, 3, 3, 3),
-    19: (2, 2, 4, 4, 4),
-}
+_VGG = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 
 
 def vgg(shape: ImageShape, depth: int) -> tuple[Layer, ...]:
-    """VGG-16 or -19 without batch norm (Simonyan & Zisserman 2015, configurations D and E)."""
+    """VGG without batch norm (Simonyan & Zisserman 2015, configurations A, B, D and E)."""
     net = Trace(shape.fused_norm, shape.channels_last)
     image = Image(3, shape.image_size, shape.image_size)
     for channels, repeats in zip((64, 128, 256, 512, 512), _VGG[depth], strict=True):
@@ -100,6 +85,7 @@ RESNET_STAGES = {
     50: (3, 4, 6, 3),
     101: (3, 4, 23, 3),
     152: (3, 8, 36, 3),
+    200: (3, 24, 36, 3),
 }
 
 
@@ -142,163 +128,127 @@ def bottleneck(net: Trace, image: Image, width: int, stride: int, *, downsample:
     return net.convolution(image, 4 * width, 1, stride, residual=True)
 
 
-def resnext101(shape: ImageShape, squeeze: bool) -> tuple[Layer, ...]:
-    """ResNeXt-101 32x4d (Xie et al. 2017, arXiv:1611.05431), also with squeeze and excitation."""
+@dataclass(frozen=True)
+class Grouped:
+    """A ResNet whose 3 x 3 convolutions are wider or in groups.
+
+    Attributes
+    ----------
+    depth : int
+    groups, width : int
+        Groups, and channels of each in the first stage.
+    squeeze : bool
+        Blocks end with squeeze and excitation to a sixteenth of the channels.
+    """
+
+    depth: int
+    groups: int
+    width: int
+    squeeze: bool = False
+
+
+GROUPED = {
+    "resnext50-32x4d": Grouped(50, 32, 4),
+    "resnext101-32x4d": Grouped(101, 32, 4),
+    "resnext101-64x4d": Grouped(101, 64, 4),
+    "resnext101-32x8d": Grouped(101, 32, 8),
+    "wide-resnet50-2": Grouped(50, 1, 128),
+    "wide-resnet101-2": Grouped(101, 1, 128),
+    "se-resnet50": Grouped(50, 1, 64, squeeze=True),
+    "se-resnext50-32x4d": Grouped(50, 32, 4, squeeze=True),
+    "se-resnext101-32x4d": Grouped(101, 32, 4, squeeze=True),
+}
+"""ResNeXt (Xie et al. 2017, arXiv:1611.05431), Wide ResNet (Zagoruyko & Komodakis 2016), SE-Nets (Hu et al.
+2018)."""
+
+
+def grouped_resnet(shape: ImageShape, kind: Grouped) -> tuple[Layer, ...]:
+    """A network of :data:`GROUPED`."""
     net = Trace(shape.fused_norm, shape.channels_last)
     image = net.convolution(Image(3, shape.image_size, shape.image_size), 64, 7, 2, 3)
     image = net.pool(image, 3, 2, 1)
     net.next_block()
-    for stage, repeats in enumerate(RESNET_STAGES[101]):
-        width = 128 * 2**stage
+    for stage, repeats in enumerate(RESNET_STAGES[kind.depth]):
+        width, channels = kind.groups * kind.width * 2**stage, 256 * 2**stage
         for index in range(repeats):
             stride = 2 if stage > 0 and index == 0 else 1
             inner = net.convolution(image, width, 1)
-            inner = net.convolution(inner, width, 3, stride, 1, groups=32)
+            inner = net.convolution(inner, width, 3, stride, 1, groups=kind.groups)
             direct = index > 0
-            out = net.convolution(inner, 2 * width, 1, relu=False, residual=direct and not squeeze)
-            if squeeze:
-                out = net.squeeze_excite(out, 2 * width // 16)
-            image = out if direct else net.convolution(image, 2 * width, 1, stride, residual=True)
+            out = net.convolution(inner, channels, 1, relu=False, residual=direct and not kind.squeeze)
+            if kind.squeeze:
+                out = net.squeeze_excite(out, channels // 16)
+            image = out if direct else net.convolution(image, channels, 1, stride, residual=True)
             net.next_block()
     image = net.adaptive_pool(image, 1)
     net.linear(image.elements, shape.num_classes, head=True)
     return net.layers()
 
 
-_EFFICIENT = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5),
-              (6, 192, 4, 2, 5), (6, 320, 1, 1, 3))  # fmt: skip
-"""(Expansion, channels, repeats, stride, kernel) of every stage of EfficientNet-B0."""
+DENSENETS = {
+    121: (32, 64, (6, 12, 24, 16)),
+    161: (48, 96, (6, 12, 36, 24)),
+    169: (32, 64, (6, 12, 32, 32)),
+    201: (32, 64, (6, 12, 48, 32)),
+}
+"""Growth, channels of the first convolution, layers of each block."""
 
 
-def efficientnet(shape: EfficientNetShape, width: float, depth: float) -> tuple[Layer, ...]:
-    """EfficientNet (Tan & Le 2019, arXiv:1905.11946) with its width and depth multipliers."""
-
-    def channels(base: int) -> int:
-        scaled = max(8, int(base * width + 4) // 8 * 8)
-        return scaled + 8 if scaled < 0.9 * base * width else scaled
-
+def densenet(shape: ImageShape, depth: int) -> tuple[Layer, ...]:
+    """DenseNet (Huang et al. 2017, arXiv:1608.06993): each layer reads all outputs before it, joined."""
+    growth, first, blocks = DENSENETS[depth]
     net = Trace(shape.fused_norm, shape.channels_last)
-    image = net.convolution(Image(3, shape.image_size, shape.image_size), channels(32), 3, 2, 1)
+    image = net.convolution(Image(3, shape.image_size, shape.image_size), first, 7, 2, 3)
+    image = net.pool(image, 3, 2, 1)
     net.next_block()
-    for expansion, base, repeats, first_stride, kernel in _EFFICIENT:
-        for index in range(ceil(repeats * depth)):
-            stride = first_stride if index == 0 else 1
-            expanded = image.channels * expansion
-            inner = net.convolution(image, expanded, 1) if expansion > 1 else image
-            inner = net.convolution(inner, expanded, kernel, stride, kernel // 2, groups=expanded)
-            inner = net.squeeze_excite(
-                inner, max(1, (expanded if shape.wide_squeeze else image.channels) // 4)
-            )
-            image = net.convolution(inner, channels(base), 1, relu=False, residual=index > 0)
-            net.next_block()
-    image = net.convolution(image, channels(1280), 1)
-    image = net.adaptive_pool(image, 1)
-    net.linear(image.elements, shape.num_classes, dropout=True, head=True)
+    for index, layers in enumerate(blocks):
+        for _ in range(layers):
+            inner = net.convolution(net.norm(image), 4 * growth, 1)
+            inner = net.convolution(inner, growth, 3, padding=1, norm=False, relu=False)
+            image = net.concatenate(image, inner)
+        if index < len(blocks) - 1:
+            image = net.convolution(net.norm(image), image.channels // 2, 1, norm=False, relu=False)
+            image = net.pool(image, 2, 2, average=True)
+    image = net.adaptive_pool(net.norm(image), 1)
+    net.linear(image.elements, shape.num_classes, head=True)
     return net.layers()
 
 
-def inception_v3(shape: InceptionShape) -> tuple[Layer, ...]:
-    """Inception-v3 (Szegedy et al. 2016) as in torchvision, with the auxiliary classifier of training."""
+_FIRES = ((16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256))
+"""(Squeezed, expanded channels) of SqueezeNet's modules."""
+
+
+def squeezenet(shape: ImageShape) -> tuple[Layer, ...]:
+    """SqueezeNet 1.1 (Iandola et al. 2016, arXiv:1602.07360) as in torchvision."""
     net = Trace(shape.fused_norm, shape.channels_last)
     image = Image(3, shape.image_size, shape.image_size)
-    image = net.convolution(image, 32, 3, 2)
-    image = net.convolution(image, 32, 3)
-    image = net.convolution(image, 64, 3, 1, 1)
-    image = net.pool(image, 3, 2)
+    image = net.pool(net.convolution(image, 64, 3, 2, bias=True, norm=False), 3, 2)
     net.next_block()
-    image = net.convolution(image, 80, 1)
-    image = net.convolution(image, 192, 3)
-    image = net.pool(image, 3, 2)
-    net.next_block()
-    for pool_channels in (32, 64, 64):
-        image = _inception_a(net, image, pool_channels)
-    image = _inception_b(net, image)
-    for width in (128, 160, 160, 192):
-        image = _inception_c(net, image, width)
-    if shape.auxiliary:
-        _auxiliary(net, image, shape.num_classes)
-    image = _inception_d(net, image)
-    for _ in range(2):
-        image = _inception_e(net, image)
-    image = net.adaptive_pool(image, 1)
-    net.linear(image.elements, shape.num_classes, head=True)
+    for index, (squeezed, expanded) in enumerate(_FIRES):
+        small = net.convolution(image, squeezed, 1, bias=True, norm=False)
+        branches = (net.convolution(small, expanded, k, 1, k // 2, bias=True, norm=False) for k in (1, 3))
+        image = net.concatenate(*branches)
+        if index in (1, 3):
+            image = net.pool(image, 3, 2, 1 if image.height % 2 == 0 else 0)
+    net.convolution(image, shape.num_classes, 1, bias=True, norm=False, head=True)
     return net.layers()
 
 
-def _inception_a(net: Trace, image: Image, pool_channels: int) -> Image:
-    direct = net.convolution(image, 64, 1)
-    five = net.convolution(net.convolution(image, 48, 1), 64, 5, 1, 2)
-    double = net.convolution(image, 64, 1)
-    double = net.convolution(net.convolution(double, 96, 3, 1, 1), 96, 3, 1, 1)
-    pooled = net.convolution(net.pool(image, 3, 1, 1, average=True), pool_channels, 1)
-    return net.concatenate(direct, five, double, pooled)
-
-
-def _inception_b(net: Trace, image: Image) -> Image:
-    three = net.convolution(image, 384, 3, 2)
-    double = net.convolution(net.convolution(image, 64, 1), 96, 3, 1, 1)
-    double = net.convolution(double, 96, 3, 2)
-    return net.concatenate(three, double, net.pool(image, 3, 2))
-
-
-def _inception_c(net: Trace, image: Image, width: int) -> Image:
-    across, down = (1, 7), (7, 1)
-    direct = net.convolution(image, 192, 1)
-    seven = net.convolution(net.convolution(image, width, 1), width, across, padding=(0, 3))
-    seven = net.convolution(seven, 192, down, padding=(3, 0))
-    double = net.convolution(net.convolution(image, width, 1), width, down, padding=(3, 0))
-    double = net.convolution(double, width, across, padding=(0, 3))
-    double = net.convolution(double, width, down, padding=(3, 0))
-    double = net.convolution(double, 192, across, padding=(0, 3))
-    pooled = net.convolution(net.pool(image, 3, 1, 1, average=True), 192, 1)
-    return net.concatenate(direct, seven, double, pooled)
-
-
-def _inception_d(net: Trace, image: Image) -> Image:
-    three = net.convolution(net.convolution(image, 192, 1), 320, 3, 2)
-    seven = net.convolution(net.convolution(image, 192, 1), 192, (1, 7), padding=(0, 3))
-    seven = net.convolution(net.convolution(seven, 192, (7, 1), padding=(3, 0)), 192, 3, 2)
-    return net.concatenate(three, seven, net.pool(image, 3, 2))
-
-
-def _inception_e(net: Trace, image: Image) -> Image:
-    direct = net.convolution(image, 320, 1)
-    three = net.convolution(image, 384, 1)
-    left = net.convolution(three, 384, (1, 3), padding=(0, 1))
-    right = net.convolution(three, 384, (3, 1), padding=(1, 0))
-    double = net.convolution(net.convolution(image, 448, 1), 384, 3, 1, 1)
-    double_left = net.convolution(double, 384, (1, 3), padding=(0, 1))
-    double_right = net.convolution(double, 384, (3, 1), padding=(1, 0))
-    pooled = net.convolution(net.pool(image, 3, 1, 1, average=True), 192, 1)
-    return net.concatenate(direct, left, right, double_left, double_right, pooled)
-
-
-def _auxiliary(net: Trace, image: Image, num_classes: int) -> None:
-    side = net.convolution(net.pool(image, 5, 3, average=True), 128, 1)
-    side = net.convolution(side, 768, 5)
-    net.linear(net.adaptive_pool(side, 1).elements, num_classes, head=True, side_branch_of=image)
-
-
-def _describe(shape: ImageShape) -> Mapping[str, Any]:
+def describe(shape: Spec) -> Mapping[str, Any]:
+    """Workload fields of a network of images."""
     return {"family": "cnn"}
 
 
-def _generator(
-    shape_type: type[ImageShape], build: Callable[[Any], tuple[Layer, ...]]
-) -> Callable[..., Workload]:
-    def generate(**params: Any) -> Workload:
-        return assemble(shape_type, build, _describe, params)
-
-    return generate
+def generator(shape: type[Fields], build: Callable[[Fields], tuple[Layer, ...]]) -> Generator[Fields]:
+    """Generator of a network of images."""
+    return Generator(shape, build, describe)
 
 
-GENERATORS: dict[str, Callable[..., Workload]] = {
-    "alexnet": _generator(ImageShape, alexnet),
-    **{f"vgg{depth}": _generator(ImageShape, partial(vgg, depth=depth)) for depth in _VGG},
-    **{f"resnet{depth}": _generator(ImageShape, partial(resnet, depth=depth)) for depth in RESNET_STAGES},
-    "resnext101-32x4d": _generator(ImageShape, partial(resnext101, squeeze=False)),
-    "se-resnext101-32x4d": _generator(ImageShape, partial(resnext101, squeeze=True)),
-    "efficientnet-b0": _generator(EfficientNetShape, partial(efficientnet, width=1.0, depth=1.0)),
-    "efficientnet-b4": _generator(EfficientNetShape, partial(efficientnet, width=1.4, depth=1.8)),
-    "inception-v3": _generator(InceptionShape, inception_v3),
+GENERATORS: dict[str, Generator[Any]] = {
+    "alexnet": generator(ImageShape, alexnet),
+    **{f"vgg{depth}": generator(ImageShape, partial(vgg, depth=depth)) for depth in _VGG},
+    **{f"resnet{depth}": generator(ImageShape, partial(resnet, depth=depth)) for depth in RESNET_STAGES},
+    **{name: generator(ImageShape, partial(grouped_resnet, kind=kind)) for name, kind in GROUPED.items()},
+    **{f"densenet{depth}": generator(ImageShape, partial(densenet, depth=depth)) for depth in DENSENETS},
+    "squeezenet": generator(ImageShape, squeezenet),
 }

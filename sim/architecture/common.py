@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -49,6 +50,26 @@ def assemble(
     fields = {**rest, **describe(shape), "layers": build(shape)}
     fields.setdefault("name", "unnamed")
     return construct(Workload, fields)
+
+
+@dataclass(frozen=True)
+class Generator(Generic[Shape]):
+    """Turns fields of a shape and of the workload into a workload, see :func:`assemble`.
+
+    Attributes
+    ----------
+    shape : type
+        Pydantic model of the architecture's own fields.
+    build, describe : callable
+    """
+
+    shape: type[Shape]
+    build: Callable[[Shape], tuple[Layer, ...]]
+    describe: Callable[[Shape], Mapping[str, Any]]
+
+    def __call__(self, **params: Any) -> Workload:
+        """Build the workload."""
+        return assemble(self.shape, self.build, self.describe, params)
 
 
 def construct(model: type[Shape], fields: Mapping[str, Any]) -> Shape:

@@ -15,11 +15,10 @@ from typing import Any
 from pydantic import Field
 
 from sim.architecture.cnn import RESNET_STAGES, bottleneck
-from sim.architecture.common import assemble
+from sim.architecture.common import Generator
 from sim.architecture.images import Image, Trace
 from sim.spec.base import Spec
 from sim.spec.layer import Layer
-from sim.spec.workload import Workload
 
 
 class SsdShape(Spec):
@@ -121,11 +120,9 @@ def _describe(shape: Spec) -> Mapping[str, Any]:
     return {"family": "cnn"}
 
 
-def generate_ssd300(**params: Any) -> Workload:
-    """SSD300 from :class:`SsdShape` fields and workload fields."""
-    return assemble(SsdShape, ssd300, _describe, params)
+generate_ssd300 = Generator(SsdShape, ssd300, _describe)
+"""SSD300 from :class:`SsdShape` fields and workload fields."""
 
 
-def generate_mask_rcnn(**params: Any) -> Workload:
-    """Mask R-CNN from :class:`MaskRcnnShape` fields and workload fields."""
-    return assemble(MaskRcnnShape, mask_rcnn, _describe, params)
+generate_mask_rcnn = Generator(MaskRcnnShape, mask_rcnn, _describe)
+"""Mask R-CNN from :class:`MaskRcnnShape` fields and workload fields."""

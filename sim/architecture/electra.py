@@ -6,14 +6,11 @@ token (Clark et al. 2020, arXiv:2003.10555, section 2). They share the embedding
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
-from sim.architecture.common import assemble
+from sim.architecture.common import Generator
 from sim.architecture.transformer import Parts, TransformerShape, describe
 from sim.spec.layer import Gemm, Layer
-from sim.spec.workload import Workload
 
 
 class ElectraShape(TransformerShape):
@@ -62,6 +59,5 @@ def _judge(shape: ElectraShape) -> Layer:
     )
 
 
-def generate(**params: Any) -> Workload:
-    """ELECTRA from :class:`ElectraShape` fields and workload fields."""
-    return assemble(ElectraShape, build, describe, params)
+generate = Generator(ElectraShape, build, describe)
+"""ELECTRA from :class:`ElectraShape` fields and workload fields."""

@@ -12,11 +12,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from sim.architecture.common import assemble
+from sim.architecture.common import Generator
 from sim.architecture.transformer import MASK, Parts, TransformerShape
 from sim.spec.base import Spec
 from sim.spec.layer import Attention, Embedding, Gemm, Layer, MemoryBound
-from sim.spec.workload import Workload
 
 
 class EncoderDecoderShape(Spec):
@@ -140,6 +139,5 @@ def _describe(shape: EncoderDecoderShape) -> Mapping[str, Any]:
     }
 
 
-def generate(**params: Any) -> Workload:
-    """Encoder-decoder transformer from :class:`EncoderDecoderShape` fields and workload fields."""
-    return assemble(EncoderDecoderShape, build, _describe, params)
+generate = Generator(EncoderDecoderShape, build, _describe)
+"""Encoder-decoder transformer from :class:`EncoderDecoderShape` fields and workload fields."""

@@ -15,12 +15,11 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from sim.architecture.common import assemble
+from sim.architecture.common import Generator
 from sim.architecture.moe import MoeParts, MoeShape
 from sim.architecture.transformer import Parts, TransformerShape, describe
 from sim.spec.base import refuse
 from sim.spec.layer import Gemm, Layer, MemoryBound, Op
-from sim.spec.workload import Workload
 
 
 class HybridShape(TransformerShape):
@@ -147,6 +146,5 @@ def _describe(shape: HybridShape) -> Mapping[str, Any]:
     return {**fields, "num_experts": shape.num_experts} if "E" in shape.kinds else fields
 
 
-def generate(**params: Any) -> Workload:
-    """Hybrid from :class:`HybridShape` fields and workload fields."""
-    return assemble(HybridShape, build, _describe, params)
+generate = Generator(HybridShape, build, _describe)
+"""Hybrid from :class:`HybridShape` fields and workload fields."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sim.errors import InputError
 from sim.spec.layer import Convolution, Gemm, Layer, MemoryBound, Op
 
-Pair = tuple[int, int]
+Size = int | tuple[int, ...]
+"""One number for all dimensions, or one of each: depth (of volumes), rows, columns."""
 
 INDEX_ELEMENTS = 2.0
 """Max-pooling indices are 8 bytes, two fp32 elements, per output (PyTorch stores int64)."""
@@ -15,20 +16,39 @@ INDEX_ELEMENTS = 2.0
 
 @dataclass(frozen=True)
 class Image:
-    """Shape of one sample's activation."""
+    """Shape of one sample's activation; a volume has a depth."""
 
     channels: int
     height: int
     width: int
+    depth: int = 1
+
+    @property
+    def pixels(self) -> int:
+        """Positions of one channel."""
+        return self.depth * self.height * self.width
 
     @property
     def elements(self) -> int:
         """Elements of one sample."""
-        return self.channels * self.height * self.width
+        return self.channels * self.pixels
 
+    def like(self, channels: int) -> Image:
+        """As many pixels, other channels."""
+        return replace(self, channels=channels)
 
-def _pair(value: int | Pair) -> Pair:
-    return value if isinstance(value, tuple) else (value, value)
+    def taps(self, value: Size, flat: int) -> tuple[int, int, int]:
+        """Depth, rows and columns of a kernel, stride (``flat`` in depth: 1) or padding (0)."""
+        if isinstance(value, tuple):
+            return (*(flat,) * (3 - len(value)), *value)  # type: ignore[return-value]
+        return (value if self.depth > 1 else flat), value, value
+
+    def through(self, channels: int, kernel: Size, stride: Size, padding: Size) -> Image:
+        """Output of a kernel that slides over the image."""
+        sizes = (self.depth, self.height, self.width)
+        taps, steps, pads = self.taps(kernel, 1), self.taps(stride, 1), self.taps(padding, 0)
+        depth, height, width = map(_output_size, sizes, taps, steps, pads)
+        return Image(channels, height, width, depth)
 
 
 def _output_size(size: int, kernel: int, stride: int, padding: int) -> int:
@@ -66,9 +86,9 @@ class Trace:
         self,
         image: Image,
         channels: int,
-        kernel: int | Pair,
-        stride: int | Pair = 1,
-        padding: int | Pair = 0,
+        kernel: Size,
+        stride: Size = 1,
+        padding: Size = 0,
         *,
         bias: bool = False,
         norm: bool = True,
@@ -82,30 +102,26 @@ class Trace:
 
         ``shared``: its weights are those of an earlier one and are not counted again.
         """
-        (kernel_h, kernel_w), (pad_h, pad_w) = _pair(kernel), _pair(padding)
-        stride_h, stride_w = _pair(stride)
-        out = Image(
-            channels,
-            _output_size(image.height, kernel_h, stride_h, pad_h),
-            _output_size(image.width, kernel_w, stride_w, pad_w),
-        )
+        out = image.through(channels, kernel, stride, padding)
+        depth, rows, columns = image.taps(kernel, 1)
         convolution = Convolution(
             in_channels=image.channels,
             out_channels=channels,
-            kernel=(kernel_h, kernel_w),
-            out_height=out.height,
+            kernel=(depth * rows, columns),
+            out_height=out.depth * out.height,
             out_width=out.width,
-            stride=max(stride_h, stride_w),
+            stride=max(image.taps(stride, 1)),
+            dimensions=3 if image.depth > 1 else 2,
             groups=groups,
             channels_last=self.channels_last,
         )
-        weight = image.channels * channels * kernel_h * kernel_w // groups
+        weight = image.channels * channels * depth * rows * columns // groups
         tensors = () if shared else (float(weight),) + (float(channels),) * (bias + 2 * norm)
         # Kept for backward: the convolution's output (input of the norm) and the ReLU's output (input of the
         # next layer, written in place over the norm's output); the network's input once.
         copies = (1 if norm else 0) + (1 if relu or not norm else 0)
         stored = copies * out.elements + (0 if self._records else image.elements)
-        self._add(
+        self.record(
             "head" if head else "conv",
             (convolution, *self._elementwise(out.elements, norm, relu, residual)),
             tensors,
@@ -113,6 +129,43 @@ class Trace:
             out,
             stored,
         )
+        return out
+
+    def transposed(
+        self, image: Image, channels: int, kernel: int = 2, stride: int = 2, *, bias: bool = False,
+        norm: bool = False, relu: bool = False,
+    ) -> Image:  # fmt: skip
+        """Record a transposed convolution: a product per input pixel, whose taps are added to the output."""
+        deep = image.depth > 1
+        taps = kernel ** (3 if deep else 2)
+        out = Image(
+            channels, stride * image.height, stride * image.width, stride * image.depth if deep else 1
+        )
+        convolution = Convolution(
+            in_channels=image.channels, out_channels=channels * taps, kernel=(1, 1),
+            out_height=image.depth * image.height, out_width=image.width, channels_last=self.channels_last,
+        )  # fmt: skip
+        tensors = (float(image.channels * channels * taps),) + (float(channels),) * (bias + 2 * norm)
+        stored = (norm + (relu or not norm)) * out.elements
+        ops = (convolution, *self._elementwise(out.elements, norm, relu, False))
+        self.record("conv", ops, tensors, image, out, stored)
+        return out
+
+    def norm(self, image: Image, *, relu: bool = True) -> Image:
+        """Record a norm in front of what reads it (pre-activation), with its ReLU."""
+        ops = self._elementwise(image.elements, True, relu, False)
+        self.record("norm", tuple(ops), (float(image.channels),) * 2, image, image, image.elements)
+        return image
+
+    def upsample(self, image: Image, factor: int) -> Image:
+        """Record an interpolation to ``factor`` times the rows and columns."""
+        deep = factor if image.depth > 1 else 1
+        out = Image(image.channels, factor * image.height, factor * image.width, deep * image.depth)
+        traffic = float(image.elements + out.elements)
+        self.record(
+            "upsample", (MemoryBound(elements=traffic, backward_elements=traffic),), (), image, out,
+            out.elements,
+        )  # fmt: skip
         return out
 
     def _elementwise(self, elements: float, norm: bool, relu: bool, residual: bool) -> list[Op]:
@@ -142,24 +195,20 @@ class Trace:
             Gemm(rows=1, n=image.channels, k=reduced),
             MemoryBound(elements=2.0 * image.elements, backward_elements=4.0 * image.elements),
         )
-        self._add("squeeze_excite", ops, tensors, image, image, image.elements)
+        self.record("squeeze_excite", ops, tensors, image, image, image.elements)
         return image
 
     def pool(
-        self, image: Image, kernel: int, stride: int, padding: int = 0, *, average: bool = False
+        self, image: Image, kernel: Size, stride: Size, padding: Size = 0, *, average: bool = False
     ) -> Image:
         """Record a max (or average) pooling."""
-        out = Image(
-            image.channels,
-            _output_size(image.height, kernel, stride, padding),
-            _output_size(image.width, kernel, stride, padding),
-        )
+        out = image.through(image.channels, kernel, stride, padding)
         index = 0.0 if average else INDEX_ELEMENTS * out.elements
         op = MemoryBound(
             elements=image.elements + out.elements + index,
             backward_elements=image.elements + out.elements + index,
         )
-        self._add("pool", (op,), (), image, out, out.elements + index)
+        self.record("pool", (op,), (), image, out, out.elements + index)
         return out
 
     def adaptive_pool(self, image: Image, size: int) -> Image:
@@ -167,7 +216,7 @@ class Trace:
         out = Image(image.channels, size, size)
         if (image.height, image.width) != (size, size):
             traffic = float(image.elements + out.elements)
-            self._add(
+            self.record(
                 "pool",
                 (MemoryBound(elements=traffic, backward_elements=traffic),),
                 (),
@@ -177,14 +226,15 @@ class Trace:
             )
         return out
 
-    def concatenate(self, *branches: Image) -> Image:
-        """Record the copy that joins branches along the channels; ends the block."""
-        out = Image(sum(branch.channels for branch in branches), branches[0].height, branches[0].width)
+    def concatenate(self, *branches: Image, ends: bool = True) -> Image:
+        """Record the copy that joins branches along the channels; ends the block unless told otherwise."""
+        out = branches[0].like(sum(branch.channels for branch in branches))
         traffic = 2.0 * out.elements
-        self._add(
+        self.record(
             "concat", (MemoryBound(elements=traffic, backward_elements=traffic),), (), out, out, out.elements
         )
-        self.next_block()
+        if ends:
+            self.next_block()
         return out
 
     def linear(
@@ -208,15 +258,15 @@ class Trace:
         # The chain continues with what the side branch was taken from.
         out = side_branch_of or Image(outputs, rows, 1)
         stored = (1 + dropout) * outputs * rows
-        self._add("head" if head else "linear", tuple(ops), tensors, source, out, stored)
+        self.record("head" if head else "linear", tuple(ops), tensors, source, out, stored)
         return outputs
 
     def passes(self, kind: str, elements: float) -> None:
         """Record element-wise work that moves so many elements, without parameters."""
         here = Image(1, 1, max(1, int(elements)))
-        self._add(kind, (MemoryBound(elements=elements),), (), here, here, 0.0)
+        self.record(kind, (MemoryBound(elements=elements),), (), here, here, 0.0)
 
-    def _add(
+    def record(
         self,
         kind: str,
         ops: tuple[Op, ...],
@@ -225,6 +275,7 @@ class Trace:
         out: Image,
         stored: float,
     ) -> None:
+        """Record a layer by what it computes, its parameter tensors, its shapes and what it keeps."""
         self._records.append(
             Layer(
                 name=f"{kind}{len(self._records)}",

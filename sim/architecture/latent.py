@@ -13,12 +13,11 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from sim.architecture.common import assemble
+from sim.architecture.common import Generator
 from sim.architecture.moe import MoeParts, MoeShape
 from sim.architecture.transformer import MASK, describe
 from sim.spec.base import refuse
 from sim.spec.layer import Attention, Gemm, Layer, MemoryBound, Op
-from sim.spec.workload import Workload
 
 
 class LatentShape(MoeShape):
@@ -144,6 +143,5 @@ def _describe(shape: LatentShape) -> Mapping[str, Any]:
     return {**describe(shape), "family": "moe", "num_experts": shape.num_experts}
 
 
-def generate(**params: Any) -> Workload:
-    """Transformer with latent attention from :class:`LatentShape` fields and workload fields."""
-    return assemble(LatentShape, build, _describe, params)
+generate = Generator(LatentShape, build, _describe)
+"""Transformer with latent attention from :class:`LatentShape` fields and workload fields."""

@@ -12,11 +12,10 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from sim.architecture.common import assemble
+from sim.architecture.common import Generator
 from sim.architecture.transformer import MASK, Parts, TransformerShape, describe
 from sim.spec.base import refuse
 from sim.spec.layer import Gemm, Layer, MemoryBound, Op
-from sim.spec.workload import Workload
 
 
 class MoeShape(TransformerShape):
@@ -119,6 +118,5 @@ def _describe(shape: MoeShape) -> Mapping[str, Any]:
     return {**describe(shape), "family": "moe", "num_experts": shape.num_experts}
 
 
-def generate(**params: Any) -> Workload:
-    """Mixture-of-experts transformer from :class:`MoeShape` fields and workload fields."""
-    return assemble(MoeShape, build, _describe, params)
+generate = Generator(MoeShape, build, _describe)
+"""Mixture-of-experts transformer from :class:`MoeShape` fields and workload fields."""

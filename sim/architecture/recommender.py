@@ -11,10 +11,9 @@ from typing import Any
 
 from pydantic import Field
 
-from sim.architecture.common import assemble
+from sim.architecture.common import Generator
 from sim.spec.base import Spec
 from sim.spec.layer import Embedding, Gemm, Layer, MemoryBound, Op
-from sim.spec.workload import Workload
 
 CRITEO_KAGGLE_ROWS = (
     1460, 583, 10_131_227, 2_202_608, 305, 24, 12_517, 633, 3, 93_145, 5_683, 8_351_593, 3_194, 27, 14_992,
@@ -166,11 +165,9 @@ def _describe(shape: Spec) -> Mapping[str, Any]:
     return {"family": "recommender"}
 
 
-def generate_ncf(**params: Any) -> Workload:
-    """NCF from :class:`NcfShape` fields and workload fields."""
-    return assemble(NcfShape, build_ncf, _describe, params)
+generate_ncf = Generator(NcfShape, build_ncf, _describe)
+"""NCF from :class:`NcfShape` fields and workload fields."""
 
 
-def generate_dlrm(**params: Any) -> Workload:
-    """DLRM from :class:`DlrmShape` fields and workload fields."""
-    return assemble(DlrmShape, build_dlrm, _describe, params)
+generate_dlrm = Generator(DlrmShape, build_dlrm, _describe)
+"""DLRM from :class:`DlrmShape` fields and workload fields."""

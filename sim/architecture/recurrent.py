@@ -12,11 +12,10 @@ from typing import Any
 
 from pydantic import Field
 
-from sim.architecture.common import assemble
+from sim.architecture.common import Generator
 from sim.architecture.transformer import CROSS_ENTROPY_BACKWARD, CROSS_ENTROPY_FORWARD
 from sim.spec.base import Spec
 from sim.spec.layer import Attention, Embedding, Gemm, Layer, MemoryBound, Op
-from sim.spec.workload import Workload
 
 LIBRARY_LAUNCHES = 0.1
 """A launch from inside a library takes the host some 5 us, an operator of a framework tens."""
@@ -175,6 +174,5 @@ def _describe(shape: GnmtShape) -> Mapping[str, Any]:
     }
 
 
-def generate(**params: Any) -> Workload:
-    """GNMT from :class:`GnmtShape` fields and workload fields."""
-    return assemble(GnmtShape, build, _describe, params)
+generate = Generator(GnmtShape, build, _describe)
+"""GNMT from :class:`GnmtShape` fields and workload fields."""

@@ -10,11 +10,10 @@ from typing import Any
 
 from pydantic import Field
 
-from sim.architecture.common import assemble
+from sim.architecture.common import Generator
 from sim.architecture.images import Image, Trace
 from sim.spec.base import Spec
 from sim.spec.layer import Layer
-from sim.spec.workload import Workload
 
 _BLOCKS = (
     (256, 11),
@@ -74,6 +73,5 @@ def _describe(shape: JasperShape) -> Mapping[str, Any]:
     return {"family": "cnn"}
 
 
-def generate(**params: Any) -> Workload:
-    """Jasper from :class:`JasperShape` fields and workload fields."""
-    return assemble(JasperShape, build, _describe, params)
+generate = Generator(JasperShape, build, _describe)
+"""Jasper from :class:`JasperShape` fields and workload fields."""

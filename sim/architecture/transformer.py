@@ -23,10 +23,9 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from sim.architecture.common import assemble
+from sim.architecture.common import Generator
 from sim.spec.base import Spec, refuse
 from sim.spec.layer import Attention, Embedding, Gemm, Layer, MemoryBound, Op
-from sim.spec.workload import Workload
 
 MASK = 0.5
 """Elements of a dropout mask entry: one byte in units of two."""
@@ -401,6 +400,5 @@ def describe(shape: TransformerShape) -> Mapping[str, Any]:
     }
 
 
-def generate(**params: Any) -> Workload:
-    """Dense transformer from :class:`TransformerShape` fields and workload fields."""
-    return assemble(TransformerShape, build, describe, params)
+generate = Generator(TransformerShape, build, describe)
+"""Dense transformer from :class:`TransformerShape` fields and workload fields."""

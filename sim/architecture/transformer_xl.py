@@ -7,11 +7,9 @@ section 3.3). The adaptive softmax computes the frequent words for every token a
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
-from sim.architecture.common import assemble
+from sim.architecture.common import Generator
 from sim.architecture.transformer import (
     CROSS_ENTROPY_BACKWARD,
     CROSS_ENTROPY_FORWARD,
@@ -20,7 +18,6 @@ from sim.architecture.transformer import (
     describe,
 )
 from sim.spec.layer import Attention, Gemm, Layer, MemoryBound, Op
-from sim.spec.workload import Workload
 
 RARE_FRACTION = 0.25
 """Share of the tokens whose word is not among the frequent ones: WikiText-103, 20,000 of 267,735."""
@@ -112,6 +109,5 @@ def build(shape: TransformerXlShape) -> tuple[Layer, ...]:
     return (*chain, parts.adaptive_head())
 
 
-def generate(**params: Any) -> Workload:
-    """Transformer-XL from :class:`TransformerXlShape` fields and workload fields."""
-    return assemble(TransformerXlShape, build, describe, params)
+generate = Generator(TransformerXlShape, build, describe)
+"""Transformer-XL from :class:`TransformerXlShape` fields and workload fields."""

@@ -11,11 +11,10 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from sim.architecture.common import assemble
+from sim.architecture.common import Generator
 from sim.architecture.transformer import Parts, TransformerShape
 from sim.spec.base import Spec, refuse
 from sim.spec.layer import Gemm, Layer, MemoryBound
-from sim.spec.workload import Workload
 
 
 class VitShape(Spec):
@@ -104,6 +103,5 @@ def _describe(shape: VitShape) -> Mapping[str, Any]:
     return {"family": "transformer", "num_heads": shape.num_heads, "hidden": shape.hidden}
 
 
-def generate(**params: Any) -> Workload:
-    """Vision transformer from :class:`VitShape` fields and workload fields."""
-    return assemble(VitShape, build, _describe, params)
+generate = Generator(VitShape, build, _describe)
+"""Vision transformer from :class:`VitShape` fields and workload fields."""

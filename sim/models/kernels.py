@@ -258,7 +258,7 @@ def _convolution(op: Convolution, first: bool) -> Iterator[Kernel]:
     inputs, outputs = float(op.in_channels // op.groups), float(op.out_channels // op.groups)
     winograd = _fast_dimensions(op) if inputs >= CHANNEL_ALIGNMENT else 0.0
     # Elements of the input that are really read, against the pixels x taps of the virtual matrix.
-    read = inputs * pixels * min(op.stride**2, area) / (pixels * taps)
+    read = inputs * pixels * min(op.thinning, area) / (pixels * taps)
     padded = -(-inputs // CHANNEL_ALIGNMENT) * CHANNEL_ALIGNMENT / inputs if op.groups == 1 else 1.0
     per_sample = (_power(micro_batch=1), NO_POWER, NO_POWER, NO_POWER)
     yield Kernel(
@@ -272,12 +272,12 @@ def _convolution(op: Convolution, first: bool) -> Iterator[Kernel]:
         transposed=not op.channels_last,
     )
     if not first:
-        # Every input pixel receives area / stride^2 taps of every output channel.
-        spread = outputs * area / op.stride**2
+        # Every input pixel receives area / thinning taps of every output channel.
+        spread = outputs * area / op.thinning
         yield Kernel(
             BACKWARD_INPUT,
             CONVOLUTION,
-            (pixels * op.stride**2, inputs, spread, op.groups),
+            (pixels * op.thinning, inputs, spread, op.groups),
             per_sample,
             (1 / area, 1, 1),
             (1, 1, 1),
@@ -299,7 +299,7 @@ def _convolution(op: Convolution, first: bool) -> Iterator[Kernel]:
 def _depthwise(op: Convolution) -> Iterator[Kernel]:
     """Input read, output written; backward the same for the input's and for the weight's gradient."""
     pixels = float(op.out_height * op.out_width)
-    moved = pixels * (op.out_channels + op.in_channels * min(op.stride**2, op.kernel[0] * op.kernel[1]))
+    moved = pixels * (op.out_channels + op.in_channels * min(op.thinning, op.kernel[0] * op.kernel[1]))
     for phase in (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT):
         yield _pass(phase, DEPTHWISE_PASSES * moved, _power(micro_batch=1))
 

@@ -38,7 +38,10 @@ class Gemm(Spec):
 
 
 class Convolution(Spec):
-    """2-D convolution; ``out_height * out_width`` output pixels per sample."""
+    """Convolution in two dimensions; ``out_height * out_width`` output pixels per sample.
+
+    One in three is written as one in two: depth is folded into the rows of outputs and of the kernel.
+    """
 
     op: Literal["conv"] = Field("conv", description="kind of operation")
     in_channels: int = Field(ge=1, description="channels of the input")
@@ -47,10 +50,16 @@ class Convolution(Spec):
     out_height: int = Field(ge=1, description="rows of the output")
     out_width: int = Field(ge=1, description="columns of the output")
     stride: int = Field(1, ge=1, description="rows and columns between two kernels")
+    dimensions: int = Field(2, ge=2, le=3, description="3: depth is folded into rows, and strides cut it too")
     groups: int = Field(1, ge=1, description="groups of channels that do not mix")
     channels_last: bool = Field(
         True, description="layout of tensor cores (NHWC); else tensors are transposed around each product"
     )
+
+    @property
+    def thinning(self) -> int:
+        """Pixels of the input for one of the output."""
+        return int(self.stride**self.dimensions)
 
 
 class Attention(Spec):

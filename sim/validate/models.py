@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+from sim.architecture import GENERATORS
 from sim.validate.frameworks import Framework
 from sim.validate.hardware import Unsupported
 from sim.validate.known_models import known_model, normalised
-from sim.validate.named_models import CNN_NAMES, OTHERS, SEQUENCES, TRANSFORMERS, VISION, Params
+from sim.validate.named_models import NAMED, Params
 from sim.validate.rows import Row
 
 PADDED_VOCABULARY = 128
@@ -17,7 +18,6 @@ _NO_TRANSFORMERS = ("encdec_lm", "seq2seq", "hybrid_lm", "diffusion")
 """Families that blocks of attention and feed-forward network alone do not describe."""
 
 WORDS_PER_SAMPLE = 32
-XL_VOCABULARY = 267_735
 
 DEFAULT_BATCH: tuple[tuple[str, str, tuple[int, int, int, int]], ...] = (
     ("efficientnet-?(widese-)?b0", "tensorflow", (1024, 512, 512, 256)),
@@ -40,22 +40,65 @@ def model_of(row: Row, framework: Framework) -> tuple[str, Params, list[str]]:
         There is no generator for the model, or its sizes are not known.
     """
     name = normalised(row.text("model"))
-    for pattern, generator, params in CNN_NAMES:
-        if re.search(pattern, name):
-            return generator, {**params, "fused_norm": framework.fused_norm}, []
-    for pattern, generator, params in OTHERS:
-        if re.search(pattern, name):
-            more = {"stepwise": framework.key == "tensorflow"} if generator == "gnmt" else {}
-            return generator, {**params, **more}, []
-    for pattern, generator, params in SEQUENCES:
+    for pattern, generator, params in NAMED:
         if re.search(pattern, name):
             return _named(row, framework, generator, params)
-    for pattern, generator, params in (*TRANSFORMERS, *VISION):
-        if re.search(pattern, name):
-            return _released(row, framework, generator, params)
     if name.startswith("electra"):
         return _electra(row, framework)
     return _language_model(row, framework)
+
+
+def _kernels(generator: str, framework: Framework) -> Params:
+    """Fields of a generator that say how the framework computes."""
+    given = {
+        "fused_norm": framework.fused_norm, "flash": framework.flash, "fused_kernels": framework.fused,
+        "fused_loss": framework.fused_loss, "stepwise": framework.key == "tensorflow",
+    }  # fmt: skip
+    return {name: given[name] for name in given if name in GENERATORS[generator].shape.model_fields}
+
+
+def _named(row: Row, framework: Framework, generator: str, known: Params) -> tuple[str, Params, list[str]]:
+    """A model whose parameters are its own but for the length or the size of its samples."""
+    params, assumed = {**_kernels(generator, framework), **known}, list[str]()
+    fields = GENERATORS[generator].shape.model_fields
+    length = row.whole("seq_len")
+    if generator in WITH_LENGTH:
+        params["sequence_length"] = length or params["sequence_length"]
+        assumed += [] if length else ["seq_len"]
+    elif generator == "encoder-decoder":
+        return generator, _translated(row, params, length, assumed), assumed
+    elif "image_size" in fields and (size := _image_size(row)):
+        params["image_size"] = size
+    return generator, params, assumed
+
+
+WITH_LENGTH = ("moe", "latent", "hybrid")
+"""Generators of language models, whose samples are as long as a row says."""
+
+
+_IMAGE_SIZE = re.compile(
+    r"(?<![\d.])(\d{2,4}) ?[x\u00d7] ?\1(?!\d)"
+    r"|(?:image|input|resolution|crop)[ _-]?(?:size)?[ =:]*(\d{2,4})\b|(?<![\d.])(\d{3,4}) ?px\b"
+)
+
+
+def _image_size(row: Row) -> int | None:
+    """Pixels of a side of an image that a row states ("ViT-B/16 384x384", "image size 512")."""
+    found = (_IMAGE_SIZE.search(row.text(column).lower()) for column in ("model", "notes", "source_detail"))
+    sizes = (next(group for group in match.groups() if group) for match in found if match)
+    return next(map(int, sizes), None)
+
+
+def _translated(row: Row, params: Params, length: int | None, assumed: list[str]) -> Params:
+    """Vocabulary and lengths of an encoder and decoder where the name does not settle them."""
+    if "vocabulary" not in params:
+        params["vocabulary"] = 250_112 if row.text("model").lower().startswith("m") else 32_128
+    if "sequence_length" not in params:
+        if length is None:  # fine-tuning for summaries: long articles, short summaries
+            length = 1024
+            assumed.append("seq_len")
+        params |= {"sequence_length": length, "target_length": 64 if assumed else length}
+    return params
 
 
 def _language_model(row: Row, framework: Framework) -> tuple[str, Params, list[str]]:
@@ -76,16 +119,6 @@ def _language_model(row: Row, framework: Framework) -> tuple[str, Params, list[s
     return generator, params, [*known.assumed, *assumed]
 
 
-def _released(row: Row, framework: Framework, generator: str, known: Params) -> tuple[str, Params, list[str]]:
-    """A model whose parameters are its own but for the length of its samples."""
-    params = {**known, "flash": framework.flash, "fused_kernels": framework.fused}
-    if generator == "vit":
-        return generator, params, []
-    length = row.whole("seq_len")
-    params |= {"sequence_length": length or params["sequence_length"], "fused_loss": framework.fused_loss}
-    return generator, params, [] if length else ["seq_len"]
-
-
 def default_batch(row: Row) -> int | None:
     """Samples of a device to assume where a row gives no batch; half on a small device in fp32."""
     name, framework = normalised(row.text("model")), row.text("framework").lower()
@@ -95,22 +128,6 @@ def default_batch(row: Row) -> int | None:
     old = bool(re.match(r"[KPV]\d|T4|M\d", row.text("gpu").upper()))
     small = (row.number("gpu_mem_gb") or 80) <= 16 and "fp32" in row.text("precision").lower()
     return sizes[2 * old + wide] // (1 + small) if sizes else None
-
-
-def _named(row: Row, framework: Framework, generator: str, known: Params) -> tuple[str, Params, list[str]]:
-    assumed: list[str] = []
-    params = {**known, "flash": framework.flash, "fused_kernels": framework.fused}
-    if generator == "transformer-xl":
-        params |= {"vocabulary": XL_VOCABULARY, "max_positions": params["sequence_length"]}
-        params.pop("flash")
-    elif "vocabulary" not in params:
-        params["vocabulary"] = 250_112 if row.text("model").lower().startswith("m") else 32_128
-    if "sequence_length" not in params:
-        length = row.whole("seq_len")
-        if length is None:  # fine-tuning for summaries: long articles, short summaries
-            length, assumed = 1024, ["seq_len"]
-        params |= {"sequence_length": length, "target_length": 64 if assumed else length}
-    return generator, params, assumed
 
 
 def _electra(row: Row, framework: Framework) -> tuple[str, Params, list[str]]:

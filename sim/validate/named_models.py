@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from sim.architecture.hierarchical import CONVNEXTS, SWINS
+from sim.architecture.mobile import EFFICIENTNETS
+
 Params = dict[str, Any]
 Named = tuple[str, str, Params]
 
@@ -14,29 +17,42 @@ GNMT_TOKENS = 60
 """Tokens of both languages that a GNMT sample counts for, padding aside."""
 
 CNN_NAMES: tuple[Named, ...] = (
-    (r"^resnet-?18", "cnn:resnet18", {}),
-    (r"^resnet-?34", "cnn:resnet34", {}),
-    (r"^(resnet-?50|rn50)", "cnn:resnet50", {}),
-    (r"^resnet-?101", "cnn:resnet101", {}),
-    (r"^resnet-?152", "cnn:resnet152", {}),
-    (r"^inception-?v?3", "cnn:inception-v3", {}),
-    (r"^alexnet", "cnn:alexnet", {}),
-    (r"^vgg-?16", "cnn:vgg16", {}),
-    (r"^vgg-?19", "cnn:vgg19", {}),
-    (r"^resnext-?101", "cnn:resnext101-32x4d", {}),
+    *((rf"^(resnet|rn)-?{depth}(?!\d)", f"cnn:resnet{depth}", {}) for depth in (18, 34, 50, 101, 152, 200)),
+    (r"^wide-?resnet-?50", "cnn:wide-resnet50-2", {}),
+    (r"^wide-?resnet-?101", "cnn:wide-resnet101-2", {}),
+    (r"^se-?resnext-?50", "cnn:se-resnext50-32x4d", {}),
     (r"^se-?resnext-?101", "cnn:se-resnext101-32x4d", {}),
-    (r"^efficientnet-?b0", "cnn:efficientnet-b0", {}),
-    (r"^efficientnet-?b4", "cnn:efficientnet-b4", {"image_size": 380}),
-    (r"^efficientnet-widese-b0", "cnn:efficientnet-b0", {"wide_squeeze": True}),
-    (r"^efficientnet-widese-b4", "cnn:efficientnet-b4", {"image_size": 380, "wide_squeeze": True}),
+    (r"^se-?resnet-?50", "cnn:se-resnet50", {}),
+    (r"^resnext-?101.*64x4", "cnn:resnext101-64x4d", {}),
+    (r"^resnext-?101.*32x8", "cnn:resnext101-32x8d", {}),
+    (r"^resnext-?101", "cnn:resnext101-32x4d", {}),
+    (r"^resnext-?50", "cnn:resnext50-32x4d", {}),
+    (r"^googl-?e-?net|^inception-?(v1|1)(?!\d)", "cnn:googlenet", {}),
+    (r"^inception-?v?3", "cnn:inception-v3", {}),
+    (r"^inception-?v?4", "cnn:inception-v4", {}),
+    (r"^alexnet", "cnn:alexnet", {}),
+    *((rf"^vgg-?{depth}(?!\d)", f"cnn:vgg{depth}", {}) for depth in (11, 13, 16, 19)),
+    *((rf"^densenet-?{depth}(?!\d)", f"cnn:densenet{depth}", {}) for depth in (121, 161, 169, 201)),
+    (r"^squeezenet", "cnn:squeezenet", {}),
+    (r"^mobilenet-?v?2", "cnn:mobilenet-v2", {}),
+    (r"^mobilenet-?v?3-?small", "cnn:mobilenet-v3-small", {}),
+    (r"^mobilenet-?v?3", "cnn:mobilenet-v3-large", {}),
+    (r"^mobilenet", "cnn:mobilenet-v1", {}),
+    (r"^mnasnet", "cnn:mnasnet", {}),
+    (r"^efficientnet-?v2-?s", "cnn:efficientnet-v2-s", {"image_size": 300}),
+    (r"^efficientnet-?v2-?m", "cnn:efficientnet-v2-m", {"image_size": 384}),
+    *((rf"^efficientnet-?widese-?{name}(?!\d)", f"cnn:efficientnet-{name}",
+       {"image_size": size, "wide_squeeze": True}) for name, (_, _, size) in EFFICIENTNETS.items()),
+    *((rf"^efficientnet-?{name}(?!\d)", f"cnn:efficientnet-{name}", {"image_size": size})
+      for name, (_, _, size) in EFFICIENTNETS.items()),
     (r"^ssd(300)?($|-)", "ssd300", {}),
-)
-"""Image networks; whether norms are fused is the framework's."""
+)  # fmt: skip
+"""Image networks, with the paper's resolution; whether norms are fused is the framework's."""
 
 OTHERS: tuple[Named, ...] = (
     (r"^gnmt", "gnmt", {"sequence_length": 36, "target_length": 36}),
     (r"^jasper", "jasper", {"frames": 1620}),
-    (r"^mask-?r-?cnn", "mask-rcnn", {}),
+    (r"^mask-?r-?cnn", "mask-rcnn", {"fused_norm": True}),
     (r"^(ncf|neumf|neural-collaborative)", "ncf", {}),
     (r"^dlrm", "dlrm", {}),
 )
@@ -129,11 +145,11 @@ _WHISPER: Params = {
 }  # fmt: skip
 _XL_BASE: Params = {
     "num_layers": 16, "hidden": 512, "num_heads": 8, "ffn_hidden": 2048, "sequence_length": 192,
-    "memory_length": 192,
+    "memory_length": 192, "vocabulary": 267_735, "max_positions": 192,
 }  # fmt: skip
 _XL_LARGE: Params = {
     "num_layers": 18, "hidden": 1024, "num_heads": 16, "ffn_hidden": 4096, "sequence_length": 384,
-    "memory_length": 384, "embedding_division": 4,
+    "memory_length": 384, "embedding_division": 4, "vocabulary": 267_735, "max_positions": 384,
 }  # fmt: skip
 
 
@@ -174,5 +190,10 @@ VISION: tuple[Named, ...] = (
      {"num_layers": 32, "hidden": 1280, "num_heads": 16, "patch_size": 14}),
     (r"^vit-?(g|giant)(?![a-z])", "vit",
      {"num_layers": 40, "hidden": 1408, "num_heads": 16, "ffn_hidden": 6144, "patch_size": 14}),
+    *((rf"^convnext-?({size[0]}|{size})(?![a-z])", f"convnext-{size}", {}) for size in CONVNEXTS),
+    *((rf"^swin-?({size[0]}|{size})(?![a-z])", f"swin-{size}", {}) for size in SWINS),
 )  # fmt: skip
-"""Vision transformers (Dosovitskiy et al. 2021, arXiv:2010.11929, table 1; Zhai 2022)."""
+"""Vision transformers (Dosovitskiy et al. 2021, arXiv:2010.11929, table 1; Zhai 2022) and staged networks."""
+
+NAMED: tuple[Named, ...] = (*CNN_NAMES, *OTHERS, *SEQUENCES, *TRANSFORMERS, *VISION)
+"""All of them."""
