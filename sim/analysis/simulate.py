@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.analysis.bound import step_bound
+from sim.analysis.bound import played_bound
 from sim.analysis.breakdown import Breakdown, breakdown, busy_fractions, task_seconds_by_cause, window_steps
 from sim.analysis.convergence import time_to_target
 from sim.analysis.energy import cost
@@ -153,7 +153,7 @@ def play_and_fill(
     if progress is not None:
         progress(f"analysing {run.num_instances:,} tasks")
     fill_run(result, graph, run)
-    result.bound_s = step_bound(graph)
+    result.bound_s = played_bound(graph, run, shared=scenario.fidelity == "fluid")
     if scenario.convergence is not None:
         fill_target(result, scenario)
 

@@ -211,8 +211,7 @@ def plausible(result: Result, fidelity: str, jitter: float) -> None:
     assert min(parts.values()) >= -1e-12
     assert sum(parts.values()) == pytest.approx(step, rel=1e-6)
     assert result.overlap_fraction is None or 0 <= result.overlap_fraction <= 1 + 1e-9
-    if fidelity == "fluid" and not jitter:  # averages of a window without a common step are no exact ones
-        assert step >= (result.bound_s or 0.0) * (1 - 1e-2)
+    assert step >= (result.bound_s or 0.0) * (1 - 1e-9)
     worth = result.updates
     assert worth["bytes_per_update_per_worker"] >= 0
     assert worth["samples_per_update"] >= worth["effective_batch_size"] > 0

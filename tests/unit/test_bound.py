@@ -9,8 +9,10 @@ import pytest
 from sim.analysis.bound import step_bound
 from sim.analysis.simulate import simulate
 from sim.lowering import lower
+from sim.spec import Scenario, Strategy
+from sim.spec.scenario import Perturbation
 from tests.clusters import cluster, plain_host
-from tests.scenarios import even_workload, scenario, serving, serving_host
+from tests.scenarios import even_workload, ideal, scenario, serving, serving_host
 
 
 def bound_and_step(*, parameters: float = 1e3, ranks: int = 4, **fields: Any) -> tuple[float, float]:
@@ -56,3 +58,47 @@ def test_what_may_be_skipped_bounds_nothing() -> None:
 def test_local_steps_share_the_bound_of_an_iteration() -> None:
     bound, step = bound_and_step(parameters=1e8, synchronization="local", local_steps=4, collective="ring")
     assert bound == pytest.approx(step)
+
+
+def random_run(model: Any, where: Any, seed: int, fidelity: str, random: dict[str, float], **strategy: Any):
+    return simulate(
+        Scenario(
+            workload=model,
+            cluster=where,
+            strategy=Strategy(**strategy),
+            calibration=ideal(),
+            perturbation=Perturbation(**random),
+            fidelity=fidelity,
+            confidence=0.1,
+            seed=seed,
+        )
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_bound_of_a_random_run_is_that_of_its_sample(seed: int) -> None:
+    """A device on its own is never idle: however its sample fell out, the bound is the step."""
+    result = random_run(even_workload(4, 1.0, 2.0), cluster(plain_host(), 1), seed, "fluid", {"jitter": 0.5})
+    assert result.bound_s == pytest.approx(result.step_time_s, rel=1e-9)
+    assert result.bound_s != pytest.approx(3.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("fidelity", ["fluid", "analytic"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"collective": "ring"},
+        {"synchronization": "local", "local_steps": 4},
+        {"state": "ps_dedicated"},
+        {"state": "ps_dedicated", "synchronization": "asp"},
+        {"state": "ps_dedicated", "synchronization": "ssp", "staleness": 2},
+    ],
+)
+@pytest.mark.parametrize("random", [{"jitter": 0.4}, {"slow_probability": 0.1, "slow_factor": 3.0}])
+def test_the_bound_never_exceeds_the_step_as_played(
+    fidelity: str, strategy: dict[str, Any], random: dict[str, float]
+) -> None:
+    model = even_workload(4, 1.0, 2.0, parameters=1e8)
+    for seed in range(3):
+        result = random_run(model, serving(serving_host(), 4), seed, fidelity, random, **strategy)
+        assert 0 < result.bound_s <= result.step_time_s * (1 + 1e-9)
