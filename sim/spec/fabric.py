@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from sim.spec.base import BytesPerSecond, Seconds, Spec, refuse
-from sim.spec.host import expand_nodes, pair_nodes
+from sim.spec.host import expand_nodes, limit_pairs, pair_nodes
 
 FabricKind = Literal[
     "single_switch", "leaf_spine", "fat_tree", "rail_optimized", "rail_only", "multi_plane", "torus", "ring",
@@ -203,6 +203,11 @@ class Fabric(Spec):
         """Whether the loads of an all-to-all follow from counts of ranks, without a flow for every pair."""
         regular = ("single_switch", "leaf_spine", "fat_tree", "rail_optimized", "rail_only", "multi_plane")
         return self.kind in regular and self.routing == "ecmp" and not self.failed
+
+    @field_validator("edges", mode="before")
+    @classmethod
+    def _limited(cls, value: Any) -> Any:
+        return limit_pairs(value)
 
     @model_validator(mode="after")
     def _fields_of_kind(self) -> Fabric:

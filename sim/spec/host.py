@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -16,7 +17,28 @@ LinkKind = Literal["nvlink", "pcie", "qpi", "nic", "memory"]
 _NODE = re.compile(r"([a-z]+)(?:(\d+)|\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\])")
 _NODE_KINDS = ("gpu", "nic", "cpu", "plx", "nvswitch")
 MAX_NODES = 1_000_000
-"""Names that one pattern may stand for."""
+"""Names that the patterns of one file may stand for."""
+
+
+def _ranges(text: str) -> tuple[list[range], int]:
+    """Ranges of ``0-2,7`` and how many numbers they are."""
+    ends = [part.partition("-")[::2] for part in text.split(",")]
+    ranges = [range(int(first), int(last or first) + 1) for first, last in ends]
+    # Not len(): that of a range beyond 2^63 does not exist.
+    return ranges, sum(max(0, numbers.stop - numbers.start) for numbers in ranges)
+
+
+def limit_pairs(links: Any) -> Any:
+    """Refuse links, as a file lists them, that stand for too many pairs, before any is written out."""
+    total = 0
+    for link in links if isinstance(links, list | tuple) else ():
+        ends = [link.get(end) if isinstance(link, Mapping) else getattr(link, end, None) for end in "ab"]
+        found = [_NODE.fullmatch(end) for end in ends if isinstance(end, str)]
+        count = max((_ranges(match[3])[1] if match[3] else 1 for match in found if match), default=0)
+        total += count
+        if total > MAX_NODES >= count:  # one that is too long itself is named where it stands
+            refuse(f"stand for at most {MAX_NODES} links together", f"{total} or more")
+    return links
 
 
 def expand_nodes(pattern: str, kinds: tuple[str, ...] = _NODE_KINDS) -> tuple[str, ...]:
@@ -29,10 +51,7 @@ def expand_nodes(pattern: str, kinds: tuple[str, ...] = _NODE_KINDS) -> tuple[st
         )
     if match[2] is not None:
         return (pattern,)
-    ends = [part.partition("-")[::2] for part in match[3].split(",")]
-    ranges = [range(int(first), int(last or first) + 1) for first, last in ends]
-    # Not len(): that of a range beyond 2^63 does not exist.
-    count = sum(max(0, numbers.stop - numbers.start) for numbers in ranges)
+    ranges, count = _ranges(match[3])
     if not 1 <= count <= MAX_NODES:
         refuse(f"name 1 to {MAX_NODES} nodes", f"{pattern!r}, {count} names")
     return tuple(f"{match[1]}{i}" for numbers in ranges for i in numbers)
@@ -127,7 +146,14 @@ class Host(CatalogSpec):
         for name, count in value:
             if count < 1:
                 refuse("have counts of at least 1", f"{name}: {count}")
+        if (total := sum(count for _, count in value)) > MAX_NODES:
+            refuse(f"be at most {MAX_NODES} devices", total)
         return value
+
+    @field_validator("links", mode="before")
+    @classmethod
+    def _limited(cls, value: Any) -> Any:
+        return limit_pairs(value)
 
     @model_validator(mode="after")
     def _consistent(self) -> Host:

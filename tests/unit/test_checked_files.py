@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,24 @@ def test_check_finds_a_host_that_no_run_could_use(
         assert said in told
         assert f"({path}:{line})" in told
     assert main(["check", written(tmp_path, HOST), cluster, scenario]) == 0
+
+
+@pytest.mark.parametrize("count", [3, 3000])
+def test_many_ranges_are_refused_by_their_sum_before_any_is_written_out(tmp_path: Path, count: int) -> None:
+    more = "".join(
+        f'  - {{a: "plx[0-399999]", b: cpu{i}, bandwidth: 1GB/s, kind: pcie}}\n' for i in range(count)
+    )
+    start = time.monotonic()
+    with pytest.raises(InputError, match=r"links: must stand for at most 1000000 links together. .*\(.*:8\)"):
+        Catalog().host(written(tmp_path, HOST + more))
+    edges = "".join(f'    - {{a: "host[0-399999]", b: "switch{i}"}}\n' for i in range(count))
+    cluster = f"schema: 1\nname: c\nhost: dgx-1\nnum_hosts: 8\nfabric:\n  kind: graph\n  edges:\n{edges}"
+    with pytest.raises(InputError, match=r"fabric.edges: must stand for at most 1000000 links together"):
+        Catalog().cluster(written(tmp_path, cluster, "cluster.yaml"))
+    assert time.monotonic() - start < 10
+
+
+def test_a_host_of_too_many_devices_is_refused(tmp_path: Path) -> None:
+    text = HOST.replace("[[v100-16gb, 2]]", "[[v100-16gb, 2], [v100-16gb, 1000000000]]")
+    with pytest.raises(InputError, match=r"devices: must be at most 1000000 devices\. Got 1000000002\."):
+        Catalog().host(written(tmp_path, text))
