@@ -6,7 +6,8 @@ In a page, in order:
 * a ``python`` block is executed, all of a page in one namespace;
 * in a ``bash`` block, lines that start with ``clusterloom`` are executed (``| head -N``, ``> FILE`` and a
   trailing ``# exit code N`` are understood); any other command is the reader's business;
-* a ``text`` block directly after a ``python`` or ``bash`` block is what that block prints.
+* a ``text`` block directly after a ``python`` or ``bash`` block is what that block prints;
+* any other block is only shown (``py``: what needs torch, which a test of its own environment executes).
 
 ``python docs/run_examples.py`` writes current outputs into the pages; ``--check`` only says which pages show
 something else (exit code 1). Every page runs in an empty folder of its own.
@@ -62,6 +63,8 @@ def updated(text: str) -> str:
                 output = runners[kind](body)
             except (Exception, SystemExit) as error:
                 raise ExampleError(f"{type(error).__name__}: {error}\nin the example\n{body}") from error
+        elif kind != "text":
+            output = ""
         end = match.end()
     return "".join([*pieces, text[position:]])
 

@@ -19,14 +19,22 @@ def document_of(path: Path) -> yamlio.Document:
         return yamlio.load(path)
     from sim.architecture.huggingface import read_config
 
-    return yamlio.Document(read_config(path))
+    data, assumed = read_config(path)
+    return yamlio.Document(data, assumed=assumed)
+
+
+def _assumptions(document: yamlio.Document, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The description, with what the file left open and nobody gave."""
+    left = [text for field, text in document.assumed.items() if field not in overrides]
+    description = document.data.get("description", "")
+    return {"description": f"{description}; assumed: {', '.join(left)}"} if left else {}
 
 
 def build_workload(document: yamlio.Document, overrides: Mapping[str, Any]) -> Workload:
     """Read a workload file: explicit layers, or a generator and its parameters."""
     from sim.architecture import generate
 
-    data = dict(document.data)
+    data = {**document.data, **_assumptions(document, overrides)}
     batch = {"global_batch_size", "batch_per_device"}
     if batch & {name for name, value in overrides.items() if value is not None}:
         data = {name: value for name, value in data.items() if name not in batch}

@@ -54,11 +54,12 @@ def _read_scalar(text: str) -> Any:
 
 @dataclass(frozen=True)
 class Document:
-    """Plain data of one YAML file and the line of every entry."""
+    """Plain data of one file and the line of every entry; what a reader assumed of it, by field."""
 
     data: dict[str, Any]
     path: str = ""
     lines: dict[PathKey, int] = field(default_factory=dict)
+    assumed: dict[str, str] = field(default_factory=dict)
 
     def line(self, path: PathKey) -> int:
         """Line of the entry at ``path``, or of its nearest ancestor; 0 if there is no file."""

@@ -8,6 +8,7 @@ that cost no time that could be seen (biases of queries and keys alone, norms of
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,16 +126,23 @@ _POSITIONS = (
     "seq_length",
 )
 _DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8"}
-_DEFAULT_LENGTH = 2048
+_DEFAULT_LENGTH, _LONGEST = 2048, 8192
+"""Tokens of a training sequence where a configuration states no length, and at most: what it can do at
+inference (131072 and more) says little of how it is trained."""
 
 
-def read_config(path: str | Path) -> Params:
-    """A workload file's content from a ``config.json``; the batch is the user's to give.
+def read_config(path: str | Path) -> tuple[Params, dict[str, str]]:
+    """A workload file's content from a ``config.json``, and what was assumed; the batch is left to the user.
 
     Parameters
     ----------
     path : path
         The model's ``config.json``.
+
+    Returns
+    -------
+    (dict, dict)
+        Fields; for fields that the configuration leaves open, what was taken and why.
 
     Raises
     ------
@@ -147,17 +155,41 @@ def read_config(path: str | Path) -> Params:
         raise InputError("workload", "be a readable JSON file", f"{path} ({error})") from None
     if not isinstance(data, dict) or "model_type" not in data:
         raise InputError("workload", "be a Hugging Face config.json (with model_type)", str(path))
+    called = data.get("_name_or_path")
     if isinstance(data.get("text_config"), dict) and data["model_type"] not in _TYPES:
         data = data["text_config"]  # a vision-language model: its language model
-    name = str(data.get("_name_or_path") or "").rstrip("/").split("/")[-1] or Path(path).resolve().parent.name
-    return {
+    params = workload_of(data, where=str(path))
+    head = {
         "schema": 1,
-        "name": name or "model",
+        "name": _name(called, Path(path), str(data["model_type"]), params),
         "description": f"{data['model_type']} from {Path(path).name}",
         "source": str(path),
         "optimizer": "adamw",
-        **workload_of(data, where=str(path)),
     }
+    return {**head, **params}, {**_assumed(data, params), "optimizer": "optimizer adamw"}
+
+
+def _name(called: Any, path: Path, kind: str, params: Params) -> str:
+    """The name on the hub, that of a file with a name of its own, or type and size (``llama-32x4096``).
+
+    Checkpoints in a folder state that folder as ``_name_or_path``, which says nothing.
+    """
+    if isinstance(called, str) and re.fullmatch(r"(?:\w[\w.-]*/)?\w[\w.-]*", called):
+        return called.split("/")[-1]
+    if path.stem != "config":
+        return path.stem
+    size = [str(params[name]) for name in ("num_layers", "hidden") if name in params]
+    return "-".join([kind, "x".join(size)]) if size else kind
+
+
+def _assumed(config: Config, params: Params) -> dict[str, str]:
+    """What a configuration does not say of a training run, and what is taken instead."""
+    longest, taken = _first(config, _POSITIONS), params["sequence_length"]
+    reason = f"the configuration allows up to {longest}" if longest else "the configuration states none"
+    found = {"sequence_length": f"sequence_length {taken} ({reason})"}
+    if not (config.get("dtype") or config.get("torch_dtype")):
+        found["dtype"] = f"dtype {params['dtype']}"
+    return found
 
 
 def workload_of(config: Config, *, where: str = "") -> Params:
@@ -191,12 +223,11 @@ def _first(config: Config, names: Iterable[str]) -> Any:
 
 def _positions(params: Params, config: Config, *, learned: bool) -> None:
     longest = _first(config, _POSITIONS)
-    params["sequence_length"] = min(int(longest), 8192) if longest else _DEFAULT_LENGTH
+    params["sequence_length"] = min(int(longest), _LONGEST) if longest else _DEFAULT_LENGTH
     if learned and longest:
         params["max_positions"] = int(longest) + (
             2 if config.get("model_type") in ("opt", "bart", "mbart") else 0
         )
-        params["sequence_length"] = min(int(longest), 8192)
 
 
 def _special(kind: str, generator: str, params: Params, config: Config) -> None:

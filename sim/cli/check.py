@@ -76,7 +76,8 @@ def _check(catalog: Catalog, name: str, kind: str) -> dict[str, Any]:
     try:
         if not Path(name).is_file():
             raise InputError("FILE", "be an existing file", name)
-        report["kind"] = kind_of(kind) if kind else kind_of_document(load(name), name)
+        read = "workload" if name.endswith(".json") else ""
+        report["kind"] = kind_of(kind) if kind else read or kind_of_document(load(name), name)
         report["messages"] = _problems(
             catalog, report["kind"], str(Path(name)) if "/" in name else f"./{name}"
         )

@@ -62,6 +62,8 @@ def command(
     known = Catalog(existing_folders(catalog or ()))
     with _located(known, workload, cluster, fields):
         scenario = build(known, workload, cluster, fields)
+        if workload.endswith(".json"):
+            note(f"workload: {scenario.workload.description} (--set workload.FIELD=VALUE)")
         with ticking("simulating") as progress:
             result = simulate(scenario, progress)
     if result.ok and interval:

@@ -78,6 +78,8 @@ def _preset(catalog: Catalog, name: str) -> dict[str, Any]:
 
 def _kind_of_name(catalog: Catalog, name: str) -> str:
     """The kind that knows a name (or the file's own fields)."""
+    if name.endswith(".json"):
+        return "workload"
     if name.endswith((".yaml", ".yml")):
         from sim.cli.check import kind_of_document
         from sim.yamlio import load

@@ -50,9 +50,28 @@ def show(
             title = f"{workload} on {devices} device{'' if devices == 1 else 's'} of {cluster}"
             _ranking(screen, part, objective, top, title)
         _effects(screen, effects_of(result, table))
+        if reminder := unequal_samples(rows):
+            screen.print(f"{reminder}\n", soft_wrap=True)
     if runs is not None and len(runs):
         _measurements(screen, runs)
     _refusals(screen, result)
+
+
+def unequal_samples(rows: pd.DataFrame) -> str:
+    """One line for rankings in which a sample is not worth the same everywhere; empty where it is."""
+    from sim.taxonomy.synchronizations import SYNCHRONIZATIONS
+
+    ok = rows[rows["status"] == "ok"]
+    if len(ok) and not ok["epochs_to_target"].isna().any():
+        return ""
+    used = [name for name in ok["strategy.synchronization"].dropna().unique() if name in SYNCHRONIZATIONS]
+    loose = sorted(name for name in used if SYNCHRONIZATIONS[name].pace != "synchronous")
+    if not loose or len(loose) == len(used):
+        return ""
+    return (
+        f"samples/s leave out convergence: where workers drift apart ({', '.join(loose)}) a sample is worth "
+        "less. With a curve of yours (--set convergence=FILE) the table has time_to_target_s."
+    )
 
 
 def meeting(result: SweepResult, table: pd.DataFrame) -> pd.DataFrame:

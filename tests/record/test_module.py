@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -117,3 +120,10 @@ def test_what_cannot_be_followed_is_one_line() -> None:
     with pytest.raises(InputError, match="forward pass") as caught:
         workload_of(Branches(), torch.zeros(2, 3))
     assert "Traceback" not in str(caught.value)
+
+
+def test_the_example_of_the_how_to_page_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/your_own_model.md").read_text(encoding="utf-8")
+    code, shown = re.findall(r"```py\n(.*?)```\n+```text\n(.*?)```", page, re.DOTALL)[0]
+    exec(compile(code, "your_own_model.md", "exec"), {})
+    assert capsys.readouterr().out == shown

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import sim
+from sim.cli.main import main
 from sim.errors import InputError
 
 LLAMA = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32}
@@ -110,3 +111,47 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path, content: object, wo
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="readable JSON"):
         sim.workload(str(tmp_path / "nothing.json"))
+
+
+SMALL = {**LLAMA, "model_type": "llama", "vocab_size": 32000}
+
+
+@pytest.mark.parametrize(
+    ("called", "file", "name"),
+    [
+        ("maker/Tiny-1B", "config.json", "Tiny-1B"),
+        ("Tiny-1B", "config.json", "Tiny-1B"),
+        ("/checkpoints/step100", "config.json", "llama-32x4096"),
+        ("./out", "config.json", "llama-32x4096"),
+        ("a/b/c", "config.json", "llama-32x4096"),
+        (None, "config.json", "llama-32x4096"),
+        (None, "my-llama.json", "my-llama"),
+    ],
+)
+def test_a_configuration_is_named_after_the_model_and_no_folder(
+    tmp_path: Path, called: str | None, file: str, name: str
+) -> None:
+    (tmp_path / file).write_text(json.dumps({**SMALL, "_name_or_path": called}))
+    assert sim.workload(str(tmp_path / file), global_batch_size=8).name == name
+
+
+@pytest.mark.parametrize(
+    ("extra", "length", "said"),
+    [
+        ({"max_position_embeddings": 4096}, 4096, "sequence_length 4096 (the configuration allows up to"),
+        ({"max_position_embeddings": 131072}, 8192, "8192 (the configuration allows up to 131072)"),
+        ({}, 2048, "sequence_length 2048 (the configuration states none), dtype bf16, optimizer adamw"),
+    ],
+)  # fmt: skip
+def test_what_a_configuration_does_not_say_is_assumed_aloud(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], extra: dict[str, Any], length: int, said: str
+) -> None:
+    path = write(tmp_path, {**SMALL, **extra, "num_hidden_layers": 2})
+    found = sim.workload(path)
+    assert found.sequence_length == length
+    assert said in found.description.partition("; assumed: ")[2]
+    given = sim.workload(path, sequence_length=1024, dtype="fp16", optimizer="sgd")
+    assert "assumed" not in given.description
+    assert main(["run", path, "dgx-h100", "--num-hosts", "1", "--set", "workload.batch_per_device=1"]) == 0
+    assert said in capsys.readouterr().err
+    assert main(["show", path]) == main(["check", path]) == 0

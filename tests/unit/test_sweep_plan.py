@@ -179,3 +179,26 @@ def test_rows_that_share_a_strategy_show_what_else_differs():
         "ring; cluster.fabric=kind: ring",
         "tree",
     ]
+
+
+@pytest.mark.parametrize(
+    ("rules", "known", "said"),
+    [
+        (["bsp", "asp", "ssp"], False, "workers drift apart (asp, ssp)"),
+        (["bsp", "local"], False, "(local)"),
+        (["bsp", "backup"], False, ""),
+        (["asp"], False, ""),
+        (["bsp", "asp"], True, ""),
+    ],
+)
+def test_a_ranking_says_where_a_sample_is_not_worth_the_same(rules: list[str], known: bool, said: str):
+    import pandas as pd
+
+    from sim.cli.sweep_report import unequal_samples
+
+    epochs = [90.0 if known else float("nan")] * len(rules)
+    rows = pd.DataFrame({"status": "ok", "strategy.synchronization": rules, "epochs_to_target": epochs})
+    line = unequal_samples(rows)
+    assert said in line
+    assert bool(said) == bool(line)
+    assert "\n" not in line
