@@ -272,8 +272,9 @@ def specs_page() -> str:
 
 def _generators() -> str:
     from sim.architecture import GENERATORS
+    from sim.architecture.adapters import Adapters
 
-    shown: dict[type, list[str]] = {}
+    shown: dict[type[BaseModel], list[str]] = {Adapters: ["any generator"]}
     for name, generator in GENERATORS.items():
         shown.setdefault(generator.shape, []).append(f"`{name}`")
     parts = [

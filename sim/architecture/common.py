@@ -9,12 +9,14 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from sim import yamlio
+from sim.architecture.adapters import Adapters, adapted
 from sim.errors import InputError
 from sim.spec.base import ERROR_TYPE
 from sim.spec.layer import Layer
 from sim.spec.workload import Workload
 
 Shape = TypeVar("Shape", bound=BaseModel)
+Built = TypeVar("Built", bound=BaseModel)
 
 
 def assemble(
@@ -44,10 +46,12 @@ def assemble(
     workload_fields = {info.alias or name for name, info in Workload.model_fields.items()} | set(
         Workload.model_fields
     )
+    freezing = {key: params[key] for key in Adapters.model_fields if key in params}
+    params = {key: value for key, value in params.items() if key not in freezing}
     own = {key: value for key, value in params.items() if key in shape_type.model_fields}
     shape = construct(shape_type, own | {k: v for k, v in params.items() if k not in workload_fields})
     rest = {key: value for key, value in params.items() if key in workload_fields}
-    fields = {**rest, **describe(shape), "layers": build(shape)}
+    fields = {**rest, **describe(shape), "layers": adapted(build(shape), construct(Adapters, freezing))}
     fields.setdefault("name", "unnamed")
     return construct(Workload, fields)
 
@@ -72,7 +76,7 @@ class Generator(Generic[Shape]):
         return assemble(self.shape, self.build, self.describe, params)
 
 
-def construct(model: type[Shape], fields: Mapping[str, Any]) -> Shape:
+def construct(model: type[Built], fields: Mapping[str, Any]) -> Built:
     """Validate ``fields`` as ``model``; the first problem becomes one :class:`InputError`."""
     try:
         built = model.model_validate(dict(fields))

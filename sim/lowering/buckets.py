@@ -14,7 +14,7 @@ class Bucket:
     the experts of a rank and are shared by fewer ranks. ``tensors`` are its (layer, position) pairs. With
     ``factors`` (numbers per rank) every rank sends those to all others instead of the gradient. Once complete
     a bucket waits for ``wait`` seconds, for a cycle to end; a piece of a partitioned bucket is a ``share`` of
-    it.
+    it. ``frozen`` elements have no gradients, but are gathered with the others.
     """
 
     index: int
@@ -25,6 +25,7 @@ class Bucket:
     factors: float = 0.0
     wait: float = 0.0
     share: float = 1.0
+    frozen: float = 0.0
 
 
 def make_buckets(

@@ -29,6 +29,8 @@ from sim.models.data_path import Checkpoint, DataPath, checkpoint, data_path
 from sim.models.memory import (
     activation_elements,
     expert_parameters,
+    frozen_bytes,
+    frozen_parameters,
     local_parameters,
     server_memory,
     stage_memory,
@@ -383,6 +385,13 @@ class Plan(Traffic):
             return everything
         experts = expert_parameters(spec, degrees) if degrees.folds_experts else 0.0
         return experts if expert else everything - experts
+
+    def frozen_elements(self, layer: int, *, expert: bool = False) -> float:
+        """Untrained parameters of a layer on one rank, in elements of the compute type."""
+        spec = self.workload.layers[layer]
+        own = None if not self.strategy.folds_experts else expert
+        elements = 0.0 if own is None and expert else frozen_parameters(spec, self.strategy, expert=own)
+        return elements * frozen_bytes(spec, self.workload) / self.element_bytes
 
     @cached_property
     def bucketing(self) -> Bucketing:

@@ -7,7 +7,7 @@ chain serves every strategy. Operations that occur several times (transformer bl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -136,17 +136,26 @@ class Kernels:
 
 @lru_cache(maxsize=256)
 def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
-    """Compile a chain; with ``first`` its first layer needs no gradient of its input."""
-    index: dict[tuple[Op, int, bool], int] = {}
+    """Compile a chain; with ``first`` its first layer needs no gradient of its input.
+
+    Neither does any layer before the first that is trained, where some are frozen.
+    """
+    index: dict[tuple[Op, int, bool, bool], int] = {}
+    untouched = frozen_prefix(layers) if first else 0
     kernels: list[Kernel] = []
     owner: list[int] = []
     entries: list[tuple[int, int]] = []
     for position, layer in enumerate(layers):
         for op in layer.ops:
-            key = (op, layer.num_experts, first and position == 0)
+            key = (op, layer.num_experts, first and position == 0, position < untouched)
             if key not in index:
                 index[key] = len(index)
-                found = list(operation_kernels(*key))
+                found = [
+                    kernel
+                    for kernel in operation_kernels(*key[:3])
+                    if kernel.phase == FORWARD
+                    or not (key[3] or (kernel.phase == BACKWARD_WEIGHT and getattr(op, "frozen", False)))
+                ]
                 kernels += found
                 owner += [index[key]] * len(found)
             entries.append((position, index[key]))
@@ -175,6 +184,13 @@ def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
         body=np.array([layer.kind not in ("embedding", "head") for layer in layers], dtype=bool),
         num_layers=len(layers),
     )
+
+
+def frozen_prefix(layers: Sequence[Layer]) -> int:
+    """Layers in front of the first that is trained, in a chain of which some are frozen: no backward."""
+    if not any(layer.frozen_parameters or layer.frozen_expert_parameters for layer in layers):
+        return 0
+    return next((at for at, layer in enumerate(layers) if layer.trains), len(layers))
 
 
 def operation_flops(op: Op) -> float:

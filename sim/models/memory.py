@@ -103,6 +103,19 @@ def expert_parameters(layer: Layer, strategy: Strategy) -> float:
     return layer.expert_parameters / (strategy.expert_tensor_degree * strategy.ep)
 
 
+def frozen_parameters(layer: Layer, strategy: Strategy, *, expert: bool | None = None) -> float:
+    """Untrained parameters of a layer on a rank before ZeRO; ``expert``: those of experts, or the others."""
+    experts = layer.frozen_expert_parameters / (strategy.expert_tensor_degree * strategy.ep)
+    whole = layer.frozen_parameters - layer.frozen_tensor_parameters
+    shared = whole + layer.frozen_tensor_parameters / strategy.tp
+    return experts * (expert is not False) + shared * (expert is not True)
+
+
+def frozen_bytes(layer: Layer, workload: Workload) -> float:
+    """Bytes of an untrained parameter."""
+    return layer.frozen_bits / 8 if layer.frozen_bits else kept_bytes(workload.dtype)
+
+
 def stored_elements(layer: Layer, strategy: Strategy, *, recompute: str | None = None) -> float:
     """Activation elements of one sample that a layer keeps for backward on one rank.
 
@@ -192,6 +205,10 @@ def stage_memory(
     result = dict.fromkeys(COMPONENTS, 0.0)
     if strategy.backward_shard_ranks is not None and strategy.sharding == 3:  # the second copy (hpZ)
         states["weights"] += shared * kept_bytes(workload.dtype) / strategy.backward_shard_ranks
+    for layer in layers:
+        for expert, holders in ((False, shards), (True, expert_dp)):
+            kept = frozen_parameters(layer, strategy, expert=expert) * frozen_bytes(layer, workload)
+            states["weights"] += kept / (holders if strategy.sharding == 3 else 1)
     result.update(states)
     result["weights"] *= weight_versions
     result["activations"] = _activations(layers, strategy, workload, micro_batch, held)
@@ -370,7 +387,10 @@ def _buffers(
     communication = 0.0
     if strategy.sharding == 3:
         # Weights of the block in use and of those gathered ahead, and one unsharded gradient of a block.
-        sizes = [sum(local_parameters(layer, strategy) for layer in block) for block in _blocks(layers)]
+        sizes = [
+            sum(local_parameters(layer, strategy) + frozen_parameters(layer, strategy) for layer in block)
+            for block in _blocks(layers)
+        ]
         if not strategy.reshard_after_forward:  # all gathered at the end of forward, and one gradient
             return transient + (sum(sizes) * element + max(sizes, default=0.0) * gradient) * (dp > 1)
         whole = element * (1 + strategy.prefetch) + gradient

@@ -67,7 +67,7 @@ _FALLBACK: dict[str, tuple[str, ...]] = {
     "tf32": ("tf32", "fp32"),
     "fp16": ("fp16", "bf16", "fp32"),
     "bf16": ("bf16", "fp32"),
-    "fp8": ("fp8", "bf16", "fp16", "fp32"),
-    "fp4": ("fp4", "fp8", "bf16", "fp16", "fp32"),
+    "fp8": ("fp8", "fp16", "bf16", "fp32"),
+    "fp4": ("fp4", "fp8", "fp16", "bf16", "fp32"),
     "int8": ("int8", "fp16", "bf16", "fp32"),
 }

@@ -14,6 +14,7 @@ TensorSplit = Literal["none", "column", "row", "heads", "vocabulary"]
 # Fields of a layer that count a part of what another one counts.
 _PARTS = (
     ("tensor_parameters", "parameters"),
+    ("frozen_tensor_parameters", "frozen_parameters"),
     ("stored_tensor_elements", "stored_elements"),
     ("stored_selective_elements", "stored_tensor_elements"),
 )
@@ -32,6 +33,7 @@ class Gemm(Spec):
     batch: float = Field(1, gt=0, description="independent products per sample, each with its own weights")
     split: TensorSplit = Field("none", description="dimension that tensor parallelism divides")
     expert: bool = Field(False, description="weights belong to one expert; rows are spread over experts")
+    frozen: bool = Field(False, description="weights are not trained: no gradient of them")
     launches: float = Field(
         1, ge=0, description="operators that the host issues for it; less than 1 inside a library's call"
     )
@@ -55,6 +57,7 @@ class Convolution(Spec):
     channels_last: bool = Field(
         True, description="layout of tensor cores (NHWC); else tensors are transposed around each product"
     )
+    frozen: bool = Field(False, description="weights are not trained: no gradient of them")
 
     @property
     def thinning(self) -> int:
@@ -165,6 +168,18 @@ class Layer(Spec):
             "those have; copied if a pipeline cut separates them"
         ),
     )
+    frozen_parameters: float = Field(
+        0, ge=0, description="parameters that are kept, and gathered where sharded, but not trained"
+    )
+    frozen_tensor_parameters: float = Field(
+        0, ge=0, description="part of `frozen_parameters` that tensor parallelism divides"
+    )
+    frozen_expert_parameters: float = Field(
+        0, ge=0, description="the same of all experts together; divided by ep (and tp)"
+    )
+    frozen_bits: float | None = Field(
+        None, gt=0, description="bits of a frozen parameter; those of the compute type if absent"
+    )
     tensors: tuple[Annotated[float, Field(ge=0)], ...] = Field(
         (),
         description=(
@@ -213,6 +228,11 @@ class Layer(Spec):
             must = f"sum to parameters + expert_parameters ({total:.12g})"
             refuse(must, f"{sum(self.tensors):.12g}", field="tensors")
         return self
+
+    @property
+    def trains(self) -> bool:
+        """Whether any parameter of it is trained."""
+        return self.parameters + self.expert_parameters + self.shared_parameters > 0
 
     @property
     def tables(self) -> tuple[tuple[float, float, float], ...]:

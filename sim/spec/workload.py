@@ -121,6 +121,11 @@ class Workload(CatalogSpec):
         return sum(layer.parameters + layer.expert_parameters for layer in self.layers)
 
     @property
+    def frozen_parameters(self) -> float:
+        """Parameters that are not trained, all experts included."""
+        return sum(layer.frozen_parameters + layer.frozen_expert_parameters for layer in self.layers)
+
+    @property
     def sparse_tables(self) -> frozenset[int]:
         """Layers with embedding tables whose gradients are sparse: no output layer shares any."""
         if any(layer.shared_parameters for layer in self.layers):

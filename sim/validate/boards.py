@@ -74,6 +74,33 @@ BOARDS: dict[str, Board] = {
     "P40": Board({24: "p40-24gb"}, 8, 0.0, (1, 25.0), PCIE[3], "xeon-e5-2698v4"),
     "M40": Board({12: "m40-12gb"}, 8, 0.0, (1, 10.0), PCIE[3], "xeon-e5-2686v4"),
     "K40": Board({12: "k40-12gb"}, 4, 0.0, (1, 10.0), PCIE[3], "xeon-e5-2686v4"),
+    "RTX-3080": Board({10: "rtx-3080-10gb"}, 8, 0.0, (1, 25.0), PCIE[4], "epyc-7742"),
+    "RTX-3070": Board({8: "rtx-3070-8gb"}, 8, 0.0, (1, 25.0), PCIE[4], "epyc-7742"),
+    "RTX-5090": Board({32: "rtx-5090-32gb"}, 8, 0.0, (1, 25.0), PCIE[5], "xeon-8480c"),
+    "RTX-PRO-6000": Board({96: "rtx-pro-6000-96gb"}, 8, 0.0, (1, 400.0), PCIE[5], "xeon-8480c"),
+    "A5000": Board({24: "a5000-24gb"}, 8, 0.0, (1, 25.0), PCIE[4], "epyc-7742"),
+    "A4000": Board({16: "a4000-16gb"}, 8, 0.0, (1, 25.0), PCIE[4], "epyc-7742"),
+    "RTX-6000-ADA": Board({48: "rtx-6000-ada-48gb"}, 8, 0.0, (1, 100.0), PCIE[4], "epyc-7742"),
+    "RTX-8000": Board({48: "rtx-8000-48gb"}, 8, 0.0, (1, 25.0), PCIE[3], "xeon-5118"),
+    "RTX-6000": Board({24: "rtx-6000-24gb"}, 8, 0.0, (1, 25.0), PCIE[3], "xeon-5118"),
+    "GTX-1080": Board({8: "gtx-1080-8gb"}, 8, 0.0, (1, 10.0), PCIE[3], "xeon-5118"),
+    "TITAN-X-PASCAL": Board({12: "titan-x-pascal-12gb"}, 4, 0.0, (1, 10.0), PCIE[3], "xeon-e5-2686v4"),
+    "TITAN-XP": Board({12: "titan-xp-12gb"}, 4, 0.0, (1, 10.0), PCIE[3], "xeon-5118"),
+    "TITAN-X": Board({12: "titan-x-maxwell-12gb"}, 4, 0.0, (1, 10.0), PCIE[3], "xeon-e5-2686v4"),
+    "TITAN-V": Board({12: "titan-v-12gb"}, 4, 0.0, (1, 10.0), PCIE[3], "xeon-5118"),
+    "M60": Board({8: "m60-8gb"}, 4, 0.0, (1, 10.0), PCIE[3], "xeon-e5-2686v4"),
+    "MI50": Board({16: "mi50-16gb"}, 8, 0.0, (1, 100.0), PCIE[4], "epyc-7742"),
+    "MI60": Board({32: "mi60-32gb"}, 8, 0.0, (1, 100.0), PCIE[4], "epyc-7742"),
+    "MI100": Board({32: "mi100-32gb"}, 8, 92e9, (1, 200.0), PCIE[4], "epyc-7742"),
+    "MI210": Board({64: "mi210-64gb"}, 8, 92e9, (1, 200.0), PCIE[4], "epyc-7742"),
+    "GAUDI": Board({32: "gaudi-32gb"}, 8, 87.5e9, (3, 800.0), PCIE[4], "xeon-8480c"),
+    "TRAINIUM": Board({32: "trainium1-32gb"}, 16, 192e9, (8, 100.0), PCIE[4], "xeon-8480c"),
+    "TRAINIUM2": Board({96: "trainium2-96gb"}, 16, 512e9, (16, 200.0), PCIE[5], "xeon-8480c"),
+    "ASCEND-910": Board({32: "ascend-910-32gb"}, 8, 45e9, (8, 100.0), PCIE[4], "epyc-7742"),
+    "ASCEND-910B": Board({64: "ascend-910b-64gb"}, 8, 196e9, (8, 200.0), PCIE[5], "xeon-8480c"),
+    "MAX-1550": Board({128: "max-1550-128gb"}, 6, 159e9, (8, 200.0), PCIE[5], "xeon-8480c"),
+    "TPU-V2": Board({16: "tpu-v2"}, NVL72_DOMAIN, 62e9, (NVL72_DOMAIN, 496.0), PCIE[3], "xeon-8124m"),
+    "TPU-V7": Board({192: "tpu-v7"}, NVL72_DOMAIN, 600e9, (NVL72_DOMAIN, 4800.0), PCIE[5], "xeon-8480c"),
     "MI250X": Board({64: "mi250x-64gb", 128: "mi250x-128gb"}, 8, 200e9, (4, 200.0), PCIE[4], "epyc-7742"),
     "MI250": Board({64: "mi250x-64gb", 128: "mi250x-128gb"}, 8, 200e9, (4, 200.0), PCIE[4], "epyc-7742"),
     "MI300X": Board({192: "mi300x-192gb"}, 8, 448e9, (8, 400.0), PCIE[5], "xeon-8480c"),
@@ -91,7 +118,8 @@ BOARDS: dict[str, Board] = {
 """GPU boards by the name in the ``gpu`` column. Links between the accelerators of a host count as a switch
 of their bandwidth, also where they join all pairs (Infinity Fabric, Gaudi) or form a torus (TPU), as rings
 reach it. Sources: the vendors' datasheets, as in ``topologies/devices``; NVIDIA DGX and HGX user guides;
-AMD MI300X platform data sheet; Jouppi et al. 2023, arXiv:2304.01433 (TPU v4)."""
+AMD MI300X platform data sheet; Jouppi et al. 2023, arXiv:2304.01433 (TPU v4); AWS Neuron documentation (768
+GB/s and 2,048 GB/s of NeuronLink a chip, in and out); Intel Gaudi whitepapers."""
 
 MESHES = {"P100": "dgx-1-p100", "V100": "dgx-1-v100"}
 """Catalogue hosts whose GPUs are joined by a hybrid cube mesh."""
@@ -101,20 +129,33 @@ VARIANTS = {("V100", r"DGX-2H|450 ?W"): "v100-sxm3-32gb"}
 """Devices sold under one name that differ in more than memory: board and pattern -> catalogue name."""
 
 NICKNAMES: tuple[tuple[str, str], ...] = (
-    (r"^(GRACE-?HOPPER)", "GH200"), (r"^RTX-?(A?6000)(?!-?ADA)", "A6000"), (r"^HL-?225", "GAUDI2"),
-    (r"^HL-?325", "GAUDI3"), (r"^(RTX|GEFORCE)?-?2080-?TI", "RTX-2080-TI"),
-    (r"^(RTX|GEFORCE)?-?3090", "RTX-3090"),
-    (r"^(RTX|GEFORCE)?-?4090", "RTX-4090"), (r"^(GTX|GEFORCE)?-?1080-?TI", "GTX-1080-TI"),
-    (r"^MI350X", "MI355X"), (r"^(GOOGLE-?)?(CLOUD-?)?TPU-?V5-?LITE", "TPU-V5E"), (r"^TRILLIUM", "TPU-V6E"),
-    (r"^TPUV", "TPU-V"), (r"^DGX-?2", "V100-32GB"), (r"^DGX-?1(?!\d)", "V100"), (r"^P3DN\b", "V100-32GB"),
-    (r"^P3\b", "V100"), (r"^P4DE\b", "A100-80GB"), (r"^P4D\b", "A100-40GB"), (r"^P5\b", "H100"),
-    (r"^P2\b", "K80"), (r"^G4DN\b", "T4"), (r"^G5\b", "A10G"), (r"^L40(?!S)", "L40S"),
-    (r"^GAUDI-", "GAUDI"), (r"^MI300(?![0-9AX])", "MI300X"),
+    (r"^(GRACE-?HOPPER)", "GH200"), (r"^HL-?225", "GAUDI2"), (r"^HL-?325", "GAUDI3"),
+    (r"^HLS-?1|^HL-?20\d", "GAUDI"),
+    (r"^(RTX-?)?PRO-?6000", "RTX-PRO-6000"), (r"^RTX-?A?6000-?ADA|^ADA-?6000", "RTX-6000-ADA"),
+    (r"^RTX-?A([456]000)", r"A\1"), (r"^(RTX|GTX)?-?(5090|4090|30[789]0|1080)(?!\d|-?TI)", r"RTX-\2"),
+    (r"^RTX-?1080", "GTX-1080"), (r"^(RTX)?-?3090-?TI", "RTX-3090"), (r"^(RTX)?-?3080-?TI", "RTX-3080"),
+    (r"^(RTX)?-?2080-?TI", "RTX-2080-TI"), (r"^(GTX)?-?1080-?TI", "GTX-1080-TI"),
+    (r"^(GTX-?)?TITAN-?XP?-?\(?PASCAL\)?", "TITAN-X-PASCAL"), (r"^PASCAL-?TITAN-?X", "TITAN-X-PASCAL"),
+    (r"^GTX-?TITAN-?X", "TITAN-X"),
+    (r"^MI350X", "MI355X"), (r"^(TPU-?)?V5-?LITE|^TPU-?V5-?LITE", "TPU-V5E"), (r"^TRILLIUM", "TPU-V6E"),
+    (r"^TPU-?7X?|^IRONWOOD", "TPU-V7"), (r"^TPUV", "TPU-V"), (r"^TPU-V6(?!E)", "TPU-V6E"),
+    (r"^TRAINIUM-?1|^TRN1N?\b", "TRAINIUM"), (r"^TRAINIUM-?2|^TRN2U?\b", "TRAINIUM2"),
+    (r"^(DATA-CENTER-)?MAX-?(SERIES-)?1550|^PONTE-?VECCHIO|^PVC\b", "MAX-1550"),
+    (r"^(HUAWEI-?)?(ATLAS.*)?ASCEND-?910", "ASCEND-910"),
+    (r"^DGX-?2", "V100-32GB"), (r"^DGX-?1(?!\d)", "V100"), (r"^P3DN\b", "V100-32GB"),
+    (r"^P3\b", "V100"), (r"^P4DE\b", "A100-80GB"), (r"^P4D\b", "A100-40GB"), (r"^P5EN?\b", "H200"),
+    (r"^P5\b", "H100"), (r"^P6-B200", "B200"), (r"^P2\b", "K80"), (r"^G4DN\b", "T4"), (r"^G5\b", "A10G"),
+    (r"^G6E\b", "L40S"), (r"^G6\b", "L4"), (r"^A3-(HIGH|MEGA).*", "H100"), (r"^A3-ULTRA.*", "H200"),
+    (r"^A2-ULTRA.*", "A100-80GB"), (r"^A2-(HIGH|MEGA).*", "A100-40GB"), (r"^DL1\b", "GAUDI"),
+    (r"^L40(?!S)", "L40S"), (r"^GAUDI-", "GAUDI"), (r"^MI300(?![0-9AX])", "MI300X"),
 )  # fmt: skip
 """Other spellings of the names above, systems and cloud instances of one kind of GPU, near relatives: pattern
 -> what it is read as."""
 
-_MAKERS = r"\b(NVIDIA|TESLA|AMD|INSTINCT|INTEL|HABANA|GOOGLE|CLOUD|GEFORCE|QUADRO|GPU)\b|\(R\)|\(TM\)"
+_MAKERS = (
+    r"\b(NVIDIA|TESLA|AMD|RADEON|INSTINCT|INTEL|HABANA|GOOGLE|CLOUD|GEFORCE|QUADRO|GPU|AWS|HUAWEI)\b"
+    r"|\(R\)|\(TM\)"
+)
 
 
 def _name(text: str) -> str:
@@ -143,6 +184,25 @@ def memory_in_name(text: str) -> float | None:
     """Gigabytes that a GPU's name states ("A100-SXM4-40GB", "V100 32 GB", "A100-80G")."""
     found = re.search(r"(?<![\d.])(\d{1,3})-?(?:GI?B|G)(?![A-Z/])", _name(text))
     return float(found[1]) if found else None
+
+
+CHIPS_OF_SLICES = {"2": 2, "3": 2, "4": 2, "5P": 2, "5E": 1, "6E": 1, "7": 2}
+"""Cores of a chip by which the name of a slice of TPUs counts ("v4-128" is 64 chips, "v5e-256" 256)."""
+SYSTEMS = (
+    r"^(\d+-?X-?)?(DGX(?!-?(2|SPARK|STATION))|HGX|P3\.16|P3DN|P4DE?|P5EN?|P6-B200|A3-(HIGH|MEGA|ULTRA)|DL1)"
+)
+"""Systems of eight."""
+
+
+def count_in_name(text: str) -> int | None:
+    """Devices that a name counts ("8x A100", "TPU v5p-256", "16 x DGX H100"); None if it counts none."""
+    name = re.sub(r"[\s_]+", "-", re.sub(_MAKERS, " ", text.upper()).strip())
+    part = re.search(r"TPU-?V?(\d[EP]?)-(\d+)\b", name)
+    if part:
+        return max(1, int(part[2]) // CHIPS_OF_SLICES.get(part[1], 1))
+    times = re.search(r"^(\d+)-?X-?(?=[A-Z])|[- ]X(\d+)$|(?<=\()(\d+)X\)$", name)
+    systems = 8 if re.search(SYSTEMS, name) else 1
+    return systems * int(next(filter(None, times.groups()))) if times else systems if systems > 1 else None
 
 
 def stated_power(text: str) -> float | None:

@@ -21,6 +21,7 @@ from sim.validate.boards import (
     VARIANTS,
     Board,
     board_key,
+    count_in_name,
     memory_in_name,
     stated_power,
 )
@@ -129,13 +130,15 @@ def build_cluster(row: Row, catalog: Catalog) -> tuple[Cluster, list[str]]:
 
 
 def gpu_count(row: Row) -> int | None:
-    """GPUs of a row: as stated, or those of its nodes, or the product of its degrees."""
+    """GPUs of a row: as stated, or those of its nodes, or the product of its degrees, or what names say."""
     gpus, nodes, each = (row.whole(name) for name in ("gpus", "nodes", "gpus_per_node"))
     if gpus is None and nodes and each:
         return nodes * each
     if gpus is None and row.whole("dp"):
         return math.prod(row.whole(name) or 1 for name in ("dp", "tp", "pp", "cp"))
-    return gpus
+    if gpus is None and nodes and (board := board_key(row.text("gpu"))):
+        return nodes * BOARDS[board].gpus
+    return gpus or count_in_name(row.text("gpu"))
 
 
 def _gpus_per_host(row: Row, board: Board, gpus: int) -> int:

@@ -76,6 +76,7 @@ ALL, NONE = math.inf, 0.0
 
 FAMILIES: tuple[Family, ...] = (
     Family(r"tiny-?llama", {1.1: (22, 2048, 32, 4, 5632)}, 32_000, 2048),
+    Family(r"llama-?2-?70b-?lora", {70.0: (80, 8192, 64, 8, 28672)}, 32_000, 8192),  # MLPerf packs 8,192
     Family(r"llama-?3(?!\d)", _LLAMA3, 128_256, 8192, tied=4),
     Family(r"code-?llama|llama-?2(?!\d)|llama(?!-?[0-9]\b)|vicuna|alpaca", {
         7.0: (32, 4096, 32, 32, 11008), 13.0: (40, 5120, 40, 40, 13824), 33.0: (60, 6656, 52, 52, 17920),

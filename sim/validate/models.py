@@ -39,6 +39,35 @@ def model_of(row: Row, framework: Framework) -> tuple[str, Params, list[str]]:
     Unsupported
         There is no generator for the model, or its sizes are not known.
     """
+    generator, params, assumed = _architecture(row, framework)
+    return generator, {**params, **_adapters(row, assumed)}, assumed
+
+
+_ADAPTED = r"(?<!no )(?<!without )\b(q-?)?lora\b|(?<!no )\bpeft\b(?!\s*[=:]?\s*none)"
+_RANK = r"(?:rank|\br)[ =:]*(\d+)|(\d+)[ -]*rank"
+ADAPTER_RANK, QLORA_BITS = 16, 4.127
+"""Rank where a row states none (MLPerf's and NeMo's Llama 2 70B: 16 and 32; PEFT's default: 8); bits of a
+weight of QLoRA with double quantisation (Dettmers et al. 2023, arXiv:2305.14314, section 3)."""
+
+
+def _adapters(row: Row, assumed: list[str]) -> Params:
+    """Fields of :class:`~sim.architecture.adapters.Adapters` where a row trains low-rank adapters."""
+    columns = ("model", "framework", "family", "source_detail", "notes")
+    text = re.sub("_", "-", " ".join(row.text(column) for column in columns).lower())
+    if not re.search(_ADAPTED, text):
+        return {}
+    stated = re.search(_RANK, text)
+    if not stated:
+        assumed.append("adapter_rank")
+    rank = int(stated[1] or stated[2]) if stated else ADAPTER_RANK
+    found: Params = {"adapter_rank": rank}
+    if re.search(r"mlperf|mlcommons|attention[- ]only|attention-qkv|q-proj(?!.*(gate|up|fc1))", text):
+        found["adapter_targets"] = "attention"
+    return {**found, "frozen_bits": QLORA_BITS} if re.search(r"\bq-?lora\b|nf4|4-?bit", text) else found
+
+
+def _architecture(row: Row, framework: Framework) -> tuple[str, Params, list[str]]:
+    """Generator, its parameters, and what had to be assumed, all weights trained."""
     name = normalised(row.text("model"))
     for pattern, generator, params in NAMED:
         if re.search(pattern, name):

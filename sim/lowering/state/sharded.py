@@ -69,7 +69,8 @@ def unit_bucket(plan: Plan, unit: Sequence[int], expert: bool) -> Bucket:
     tensors = (
         (index, at) for index in unit for at in range(len(plan.bucketing.local_tensors(index, expert)))
     )
-    return Bucket(unit[0], elements, unit[0], expert, tuple(tensors))
+    frozen = sum(plan.frozen_elements(index, expert=expert) for index in unit)
+    return Bucket(unit[0], elements, unit[0], expert, tuple(tensors), frozen=frozen)
 
 
 class ShardedOptimizerState(ReplicatedState):
@@ -261,24 +262,25 @@ class FullyShardedState(StateLowering):
         width = self.plan.element_bytes if bits is None or second else bits / 8
         held = after
         for bucket in self._buckets(unit):
+            elements = bucket.elements + bucket.frozen
             family = exchange_family("all_gather", shard_algorithm(self.plan), bucket.expert)
             if self.strategy.offload_parameters and not second:
-                own = bucket.elements / self.plan.shard_size(expert=bucket.expert)
+                own = elements / self.plan.shard_size(expert=bucket.expert)
                 held = offload.fetch(
                     self.emitter, stage, own, self.layers[unit[0]].name, after, micro_batch=micro_batch,
                     step=step,
                 )  # fmt: skip
             ends = self.emitter.collective(
                 "second_all_gather" if second else family,
-                self.emitter.stage_classes[stage], bucket.elements * width,
+                self.emitter.stage_classes[stage], elements * width,
                 f"{self.layers[unit[0]].name}.all_gather", Cause.PARAMETER_COMM, held, stream="dp_gather",
                 chunks=self.strategy.chunks, micro_batch=micro_batch, step=step,
             )  # fmt: skip
             name = f"{self.layers[unit[0]].name}.unpack"
-            ends = self.copy_bucket(stage, bucket.elements, step, ends, name, "gather")
+            ends = self.copy_bucket(stage, elements, step, ends, name, "gather")
             if width < self.plan.element_bytes:
                 passes = (1 + 1 / self.plan.shard_size()) * (1 + width / self.plan.element_bytes)
-                ends = self.mix(stage, passes * bucket.elements, step, ends, f"{name}.decode")
+                ends = self.mix(stage, passes * elements, step, ends, f"{name}.decode")
             extend(done, ends)
         return done
 
@@ -289,6 +291,8 @@ class FullyShardedState(StateLowering):
         done: Ends = {}
         name = f"{self.layers[unit[0]].name}.reduce_scatter"
         for bucket in self._buckets(unit):
+            if not bucket.elements:
+                continue
             packed = self.copy_bucket(stage, bucket.elements, step, after, f"{name}.pack", "scatter")
             ends = self.exchange_parts(
                 stage, bucket, scatter_exchange(self.plan), name, packed, stream="dp_reduce",
@@ -304,7 +308,7 @@ class FullyShardedState(StateLowering):
         """What a unit holds, by kind of parameters."""
         if unit[0] not in self.units:
             buckets = [unit_bucket(self.plan, unit, expert) for expert in self.plan.parameter_kinds]
-            self.units[unit[0]] = [bucket for bucket in buckets if bucket.elements]
+            self.units[unit[0]] = [bucket for bucket in buckets if bucket.elements + bucket.frozen]
         return self.units[unit[0]]
 
     @override
