@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from enum import IntEnum
 from functools import cached_property
 
@@ -33,17 +32,11 @@ COLUMNS = (
 
 
 class _Walker:
-    """Finds what an instance waited for: the thing that ended when it started.
-
-    It looks at one instance after the other, so columns are read as Python numbers.
-    """
+    """Finds what an instance waited for: the thing that ended when it started."""
 
     def __init__(self, graph: ExecutionGraph, run: RunRecord) -> None:
-        self._task, self._iteration = run.task.tolist(), run.iteration.tolist()
-        self._start, self._end = run.start.tolist(), run.end.tolist()
-        self._before = graph.predecessors.offsets.tolist()
-        self._sources = graph.predecessors.index.tolist()
-        self._distance = graph.predecessor_distance.tolist()
+        self._run, self._before = run, graph.predecessors
+        self._distance = graph.predecessor_distance
         self._instances = Instances(graph, run)
         self._streams, self._waits = graph.streams, graph.waits
         self._users = _Users(graph.streams, run)
@@ -55,7 +48,7 @@ class _Walker:
         Dependencies come first, then streams, then counters; (-1, "") where the run began. Only what came
         earlier in the record can have held it: zero-length tasks share instants.
         """
-        task, start = self._task[row], self._start[row]
+        task, start = int(self._run.task[row]), float(self._run.start[row])
         width = tolerance(start)
         found = self._predecessor(row, start - width, start + width)
         if found >= 0:
@@ -73,10 +66,12 @@ class _Walker:
 
     def _predecessor(self, row: int, low: float, high: float) -> int:
         """The predecessor last in the record that ended between the two times; -1 without one."""
-        task, iteration, found = self._task[row], self._iteration[row], -1
-        for entry in range(self._before[task], self._before[task + 1]):
-            other = self._instances.row(self._sources[entry], iteration - self._distance[entry])
-            if found < other < row and low <= self._end[other] <= high:
+        task, iteration, found = int(self._run.task[row]), int(self._run.iteration[row]), -1
+        entries = slice(self._before.offsets[task], self._before.offsets[task + 1])
+        sources, back = self._before.index[entries].tolist(), self._distance[entries].tolist()
+        for source, distance in zip(sources, back, strict=True):
+            other = self._instances.row(source, iteration - distance)
+            if found < other < row and low <= self._run.end[other] <= high:
                 found = other
         return found
 
@@ -88,7 +83,7 @@ class _Users:
         self._table, self._run = table, run
 
     @cached_property
-    def _groups(self) -> dict[int, tuple[list[int], list[float]]]:
+    def _groups(self) -> dict[int, tuple[IntArray, FloatArray]]:
         """Rows by end time, and those times, of each key."""
         by_end = np.argsort(self._run.end, kind="stable")
         owner, entry = expand(self._table.offsets, self._run.task[by_end])
@@ -98,15 +93,17 @@ class _Users:
         first = np.flatnonzero(np.diff(keys, prepend=-1))
         bounds = [*first.tolist(), len(keys)]
         return {
-            key: (rows[a:b].tolist(), self._run.end[rows[a:b]].tolist())
+            key: (rows[a:b], self._run.end[rows[a:b]])
             for key, a, b in zip(keys[first].tolist(), bounds, bounds[1:], strict=False)
         }
 
     def last(self, key: int, row: int, low: float, high: float) -> int:
         """The last row before ``row`` that ended between the two times; -1 without one."""
-        rows, ends = self._groups.get(key, ([], []))
-        near = rows[bisect_left(ends, low) : bisect_right(ends, high)]
-        return max((other for other in near if other < row), default=-1)
+        if key not in self._groups:
+            return -1
+        rows, ends = self._groups[key]
+        near = rows[np.searchsorted(ends, low) : np.searchsorted(ends, high, "right")]
+        return int(near[near < row].max(initial=-1))
 
 
 def tolerance(time: float) -> float:

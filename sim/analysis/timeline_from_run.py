@@ -187,7 +187,11 @@ def _posting_edges(
 
 
 def timeline_from_run(
-    graph: ExecutionGraph, run: RunRecord, *, window: tuple[float, float] | None = None
+    graph: ExecutionGraph,
+    run: RunRecord,
+    *,
+    window: tuple[float, float] | None = None,
+    without: Cause | None = None,
 ) -> Timeline:
     """Expand a run record to a timeline.
 
@@ -200,6 +204,8 @@ def timeline_from_run(
     window : (float, float), optional
         Keep only rows that overlap this span (s); all rows by default. The timeline's own ``window`` is
         always the run's averaging window.
+    without : Cause, optional
+        Leave out the rows of this cause.
 
     Returns
     -------
@@ -209,6 +215,8 @@ def timeline_from_run(
         what was still running when the simulation stopped is continued by its counterpart one cycle earlier.
     """
     rows = np.flatnonzero(graph.kind[run.task] != TaskKind.COUNTER)
+    if without is not None:
+        rows = rows[graph.cause[run.task[rows]] != without]
     if window is not None:
         rows = rows[run.end[rows] > window[0]]
     participants = Participants.of(graph)

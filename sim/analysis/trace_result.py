@@ -64,8 +64,8 @@ def trace_result(path: str | Path) -> Result:
 
 def explain(played: Played) -> tuple[dict[str, float], str, float]:
     """Breakdown (s per step) of the slowest rank of a replay, that rank, and its overlapped fraction."""
-    spans = timeline_from_run(played.graph, played.run)
-    found = breakdown(played.graph, played.run, spans.select(spans.integer("cause") != Cause.CONTROL))
+    spans = timeline_from_run(played.graph, played.run, without=Cause.CONTROL)
+    found = breakdown(played.graph, played.run, spans)
     steps = steps_per_period(played)
     parts = {name: value / steps for name, value in found.parts.items()}
     return parts, found.critical_device, found.overlap_fraction

@@ -11,6 +11,7 @@ import typer
 
 from sim.cli.output import MISSING, console, emit_json, escape, grid, note, number, percent, seconds, size
 from sim.errors import InputError
+from sim.trace.memory import return_memory
 
 command = typer.Typer(
     help="Read real traces: Kineto, execution traces, Chakra, Nsight, XPlane, timelines, AICB, SimAI, GOAL.",
@@ -34,6 +35,7 @@ Marker = Annotated[
 
 @command.callback(invoke_without_command=True)
 def _group(context: typer.Context) -> None:
+    return_memory()
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -89,9 +91,12 @@ def replay_command(
     found, operations = _operations(files, step_marker)
     table = slowdowns if slowdowns is not None else bool(operations.stages)
     edits = [edit for edit in what_if or [] if not is_scenario_edit(edit)]
-    result, played = replay(operations, edits, slowdowns=table)
     others = [edit for edit in what_if or [] if is_scenario_edit(edit)]
-    if others or (cluster and not edits):
+    simulated = bool(others or (cluster and not edits))
+    if not simulated:
+        found = None  # of a big trace this is most of the memory
+    result, played = replay(operations, edits, slowdowns=table)
+    if simulated:
         changed = _scenario_what_if(found, others, cluster, strategy or [], workload)
         step = (result.what_if["step_s"] if result.what_if else result.replayed_step_s) * changed.ratio
         speedup = result.replayed_step_s / step if step else None

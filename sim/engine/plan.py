@@ -368,11 +368,18 @@ def _interned_rows(values: IntArray, bounds: IntArray) -> list[tuple[int, ...]]:
     """
     width = np.diff(bounds)
     place = np.arange(len(values)) - np.repeat(bounds[:-1], width)
-    mixed = (values.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) ^ place.astype(np.uint64)
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-    total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
+    total = np.zeros(len(values) + 1, np.uint64)
+    mixed = total[1:]  # worked on in place: graphs have many millions of edges
+    mixed[:] = values.astype(np.uint64)
+    mixed *= np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= place.astype(np.uint64)
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    np.cumsum(mixed, out=mixed)
     _, first, same = np.unique(total[bounds[1:]] - total[bounds[:-1]], return_index=True, return_inverse=True)
+    del total, mixed
     like = first[same]  # the first row with the same hash
+    del same
     equal = width == width[like]
     entry = np.repeat(equal, width)
     source = (np.repeat(bounds[like], width) + place)[entry]

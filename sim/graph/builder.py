@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sim.graph.execution import (
     Cause,
@@ -26,6 +27,8 @@ from sim.graph.execution import (
 Edge = int | tuple[int, int]  # task, or (task, iterations back)
 Ends = dict[int, list[Edge]]  # rank class -> tasks that must have finished
 
+#: What a task has that states nothing, where it is not 0.
+_DEFAULTS = {"cap": float("inf"), "skip_counter": -1}
 _COLUMNS: dict[str, Any] = {
     "kind": np.int64, "work": np.float64, "flow_bytes": np.float64, "cap": np.float64,
     "total_bytes": np.float64, "priority": np.int64, "cause": np.int64, "name": np.int64,
@@ -83,6 +86,8 @@ class GraphBuilder:
         self._adds: list[tuple[int, int, float]] = []
         self._waits: list[tuple[int, int, float, float, int, int]] = []
         self._skip_tickets: dict[int, int] = {}
+        self._given: dict[str, Any] = {}
+        self._num_given = 0
 
     # -- tables -----------------------------------------------------------------------------------
 
@@ -119,7 +124,7 @@ class GraphBuilder:
     @property
     def num_tasks(self) -> int:
         """Tasks added so far."""
-        return len(self._row_of)
+        return self._num_given + len(self._row_of)
 
     def task(
         self,
@@ -156,7 +161,7 @@ class GraphBuilder:
         skip : (counter, value), optional
             Skipped when the per-iteration counter has reached the value at its start.
         """
-        index = len(self._row_of)
+        index = self.num_tasks
         for edge in after:
             self._edges.append((index, *edge) if isinstance(edge, tuple) else (index, edge, 0))
         skip_counter, skip_value = skip if skip is not None else (-1, 0.0)
@@ -172,6 +177,30 @@ class GraphBuilder:
         if skip_leader >= 0:
             self._skip_leaders[index] = skip_leader
         return index
+
+    def tasks(
+        self, *, streams: Ragged, edges: tuple[IntArray, IntArray], names: Iterable[str], **columns: Any
+    ) -> None:
+        """The first tasks at once, as columns: millions of them, which need no rows (and cannot be repeated).
+
+        Parameters
+        ----------
+        streams : Ragged
+            Streams of every task.
+        edges : (ndarray, ndarray) of int
+            Tasks, and tasks of the same iteration that they wait for.
+        names : iterable of str
+        columns : ndarray
+            ``kind``, ``cause``, ``device``, ``work``, ``micro_batch``, ``step``; what else a task has, they
+            have not.
+        """
+        if self.num_tasks:
+            raise ValueError("tasks() comes before all others")
+        self._num_given = len(streams)
+        known = self._names
+        name = np.fromiter((known.setdefault(n, len(known)) for n in names), np.int64, len(streams))
+        self._given = {**columns, "name": name, "streams": streams}
+        self._edge_arrays.append(np.stack([*edges, np.zeros(len(edges[0]), np.int64)]))
 
     def compute(self, device: int, seconds: float, name: str, cause: Cause, **options: Any) -> int:
         """A compute task, on the device's ``compute`` stream unless ``streams`` says otherwise."""
@@ -296,7 +325,7 @@ class GraphBuilder:
         row_of = np.array(self._row_of, np.int64)
         values = zip(*self._rows, strict=True) if self._rows else ([] for _ in _COLUMNS)
         column: dict[str, Any] = {
-            key: np.array(list(cells), dtype)[row_of]
+            key: self._whole(key, np.array(list(cells), dtype)[row_of])
             for (key, dtype), cells in zip(_COLUMNS.items(), values, strict=True)
         }
         edges = np.concatenate([np.array(self._edges, np.int64).reshape(-1, 3).T, *self._edge_arrays], axis=1)
@@ -311,9 +340,12 @@ class GraphBuilder:
         links, positions = _expand([links for links, _ in self._load_rows], load_rows)
         coefficients = np.concatenate([c for _, c in self._load_rows])[positions]
         streams, _ = _expand([np.array(s, np.int64) for s in self._stream_sets], stream_sets)
+        if self._num_given:
+            streams = _joined(self._given["streams"], streams)
+            links = _joined(Ragged.empty(self._num_given), links)
         return ExecutionGraph(
             **column,
-            micro_batch=np.array(self._micro_batches, np.int64),
+            micro_batch=self._whole("micro_batch", np.array(self._micro_batches, np.int64)),
             skip_leader=leaders,
             skip_ticket=tickets,
             predecessors=_ragged(count, edges[0], edges[1]),
@@ -327,6 +359,18 @@ class GraphBuilder:
             names=tuple(self._names),
             **fields,
         )
+
+    def _whole(self, key: str, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """A column of all tasks: those given at once, then those added one by one."""
+        if not self._num_given or key in ("loads", "streams"):
+            return rows
+        given = self._given.get(key)
+        fill = _DEFAULTS.get(key, 0)
+        if given is None and (rows == fill).all():
+            return np.broadcast_to(np.array(fill, rows.dtype), self.num_tasks)
+        if given is None:
+            given = np.full(self._num_given, fill)
+        return np.concatenate([np.asarray(given, rows.dtype), rows])
 
     def _counter_columns(self, count: int) -> dict[str, Any]:
         adds, waits = sorted(self._adds), sorted(self._waits)
@@ -377,6 +421,12 @@ def _expand(rows: Sequence[IntArray], row_of: IntArray) -> tuple[Ragged, IntArra
     offsets = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
     position = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - starts[row_of], size)
     return Ragged(offsets, joined[position].astype(np.int64)), position
+
+
+def _joined(first: Ragged, then: Ragged) -> Ragged:
+    """The rows of both."""
+    offsets = np.concatenate([first.offsets, first.offsets[-1] + then.offsets[1:]])
+    return Ragged(offsets, np.concatenate([first.index, then.index]))
 
 
 def _ints(rows: Sequence[Sequence[Any]], column: int) -> IntArray:

@@ -8,7 +8,8 @@ from what is waited for.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -131,7 +132,7 @@ def _first_time(rank: RankTrace) -> float:
     return min(times)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Call:
     """A point of the host's sequence: a launch, a wait for the device, or a mark."""
 
@@ -163,12 +164,14 @@ class _Rank:
         self.rows = _without_duplicates(self.start, self.end, self.stream, self.names)
         self.by_end = self.rows[np.argsort(self.end[self.rows], kind="stable")]
         self.ends = self.end[self.by_end]
+        known = np.zeros(0, np.int64) if rank.correlation is None else rank.correlation[self.rows]
+        order = np.argsort(known, kind="stable")
+        self.launch_key, self.launch_row = known[order], self.rows[order[: len(known)]]
 
     def build(self) -> None:
         """Host sequence first (it fixes who issued what), then spans in order of time, then the waits."""
-        calls = self._calls()
-        waits = self._host(calls)
-        if any(call.spans for call in calls):
+        waits = self._host(self._calls())
+        if (self.issuer >= 0).any():
             self.ops.issues.add("kernel_without_launch", int((self.issuer[self.rows] < 0).sum()))
         if self.rank.tensor_producers:
             known = sum(span in self.rank.tensor_producers for span in self.rows.tolist())
@@ -180,33 +183,47 @@ class _Rank:
 
     # ---- host -------------------------------------------------------------------------------------------
 
-    def _calls(self) -> list[_Call]:
-        host, calls = self.rank.host, []
-        for step in self.rank.steps:
-            if np.isfinite(step.start):
-                calls.append(_Call(step.start + self.shift, step.start + self.shift, "begin", name=step.name))
-                calls.append(_Call(step.end + self.shift, step.end + self.shift, "end", name=step.name))
-        if host is None or self.rank.correlation is None:
-            return sorted(calls, key=lambda c: c.start)
-        launched: dict[int, list[int]] = defaultdict(list)
-        for span in self.rows.tolist():
-            if self.rank.correlation[span] >= 0:
-                launched[int(self.rank.correlation[span])].append(span)
+    def _calls(self) -> Iterator[_Call]:
+        """Marks of steps, launches and waits in order of time."""
+        steps = [step for step in self.rank.steps if np.isfinite(step.start)]
+        marks = [time for step in steps for time in (step.start, step.end)]
+        rows = self._host_rows()
+        host = self.rank.host
+        times = np.array(marks) if host is None else np.concatenate([marks, host.start[rows]])
         backward = _backward_threads(self.rank)
-        for at in np.flatnonzero(host.kind == 1).tolist():
-            spans = launched.get(int(host.correlation[at]), [])
-            name = host.names[host.name[at]]
-            if spans or _SYNCHRONIZE.search(name):
-                start, end = float(host.start[at] + self.shift), float(host.end[at] + self.shift)
-                blocking = bool(_SYNCHRONIZE.search(name)) or (
-                    bool(_COPY.search(name)) and all(self.end[s] <= end + 2e-6 for s in spans)
-                )
-                call = _Call(start, end, "wait" if blocking else "launch", spans, name)
-                call.backward = int(host.thread[at]) in backward
-                calls.append(call)
-        return sorted(calls, key=lambda c: c.start)
+        for place in np.argsort(times, kind="stable").tolist():
+            at = float(times[place] + self.shift)
+            if place < len(marks):
+                yield _Call(at, at, "end" if place % 2 else "begin", name=steps[place // 2].name)
+                continue
+            assert host is not None
+            row = int(rows[place - len(marks)])
+            name, spans = host.names[host.name[row]], self._launched(int(host.correlation[row]))
+            end = float(host.end[row] + self.shift)
+            blocking = bool(_SYNCHRONIZE.search(name)) or (
+                bool(_COPY.search(name)) and all(self.end[s] <= end + 2e-6 for s in spans)
+            )
+            yield _Call(
+                at, end, "wait" if blocking else "launch", spans, name, int(host.thread[row]) in backward
+            )
 
-    def _host(self, calls: list[_Call]) -> list[tuple[int, int]]:
+    def _host_rows(self) -> IntArray:
+        """Runtime calls that launched something or wait for the device."""
+        host, correlation = self.rank.host, self.rank.correlation
+        if host is None or correlation is None:
+            return np.zeros(0, np.int64)
+        waits = np.array([bool(_SYNCHRONIZE.search(name)) for name in host.names] or [False], bool)
+        calls = np.flatnonzero(host.kind == 1)
+        launching = np.isin(host.correlation[calls], correlation[self.rows]) & (host.correlation[calls] >= 0)
+        found: IntArray = calls[launching | waits[host.name[calls]]]
+        return found
+
+    def _launched(self, correlation: int) -> list[int]:
+        """Spans of a launch, in order of their rows."""
+        first, last = np.searchsorted(self.launch_key, (correlation, correlation + 1))
+        return self.launch_row[first:last].tolist() if correlation >= 0 else []
+
+    def _host(self, calls: Iterable[_Call]) -> list[tuple[int, int]]:
         """The host's sequence; returns (operation, span it waits for)."""
         ops, row = self.ops, self.row
         now, previous = 0.0, -1
@@ -252,7 +269,7 @@ class _Rank:
 
     def _spans(self) -> None:
         last: dict[int, int] = {}
-        ended: list[int] = []  # spans in order of their ends, for finding what a span waited for
+        ended: deque[int] = deque(maxlen=64)  # by their ends, for finding what a span waited for
         by_end, at = self.by_end, 0
         for span in self.rows[np.lexsort((self.posted[self.rows], self.start[self.rows]))].tolist():
             while at < len(by_end) and self.end[by_end[at]] <= self.start[span] + 1e-6:
@@ -264,7 +281,7 @@ class _Rank:
             if before < 0 or self.end[span] >= self.end[before]:  # what overlaps on a stream may end earlier
                 last[stream] = span
 
-    def _span(self, span: int, before: int, ended: list[int]) -> None:
+    def _span(self, span: int, before: int, ended: deque[int]) -> None:
         ops, start = self.ops, float(self.start[span])
         issuer = int(self.issuer[span])
         free = float(self.end[before]) if before >= 0 else 0.0
@@ -305,9 +322,9 @@ class _Rank:
             and self.end[p] <= self.start[span] + 1e-6  # a name may be wrong, a clock is not
         ]
 
-    def _waited_for(self, span: int, ready: float, ended: list[int]) -> int:
+    def _waited_for(self, span: int, ready: float, ended: deque[int]) -> int:
         """The span of another stream whose end let this one start; -1 if none ended just before."""
-        for other in reversed(ended[-64:]):
+        for other in reversed(ended):
             if self.end[other] < max(ready, self.start[span] - CLOSE):
                 return -1
             if self.stream[other] != self.stream[span] and self.operation[other] >= 0:
@@ -344,10 +361,12 @@ class _Rank:
 
     def _mark_trace(self) -> None:
         """Without steps the whole trace is the interval to be replayed."""
+        if any(row == self.row for _, row, *_ in self.ops.marks):
+            return
         mine = [
             o for o in range(len(self.ops)) if self.ops.rank[o] == self.row and self.ops.category[o] != DELAY
         ]
-        if any(row == self.row for _, row, *_ in self.ops.marks) or not mine:
+        if not mine:
             return
         first = min(
             mine, key=lambda o: self.ops.start[o] if self.ops.category[o] != HOST else self.ops.end[o]

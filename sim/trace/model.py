@@ -122,17 +122,15 @@ class HostTable:
     """Spans of host threads as columns: times in seconds on the rank's clock.
 
     ``kind``: 0 operator or annotation, 1 runtime call; ``correlation`` joins a runtime call with the device
-    span it launched, ``external`` an operator with what it caused, ``record_function`` an operator with the
-    node of the execution trace (-1: none).
+    span it launched, ``record_function`` an operator with the node of the execution trace (-1: none).
     """
 
-    name: IntArray
-    thread: IntArray
+    name: npt.NDArray[np.int32]
+    thread: npt.NDArray[np.int32]
     start: FloatArray
     end: FloatArray
-    kind: IntArray
+    kind: npt.NDArray[np.int8]
     correlation: IntArray
-    external: IntArray
     sequence: IntArray
     record_function: IntArray
     names: tuple[str, ...]

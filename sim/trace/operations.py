@@ -8,42 +8,76 @@ cost, the time from the last arrival to the first end.
 from __future__ import annotations
 
 import itertools
+import sys
+from array import array
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from sim.graph.execution import Cause
 from sim.trace.issues import Issues
-from sim.trace.model import FloatArray
+from sim.trace.model import FloatArray, IntArray
 
 HOST, DELAY, DEVICE, TRANSFER = 0, 1, 2, 3
 #: Delays that a job would not have if its hosts were fast (unlike the latency of a kernel launch).
 LAUNCH_DELAY = "launch delay"
 
 
+def _integers() -> array[int]:
+    return array("i")
+
+
+def _numbers() -> array[float]:
+    return array("d")
+
+
+class Edges:
+    """Pairs (operation, operation it waits for), 8 bytes each."""
+
+    def __init__(self, pairs: Iterable[tuple[int, int]] = ()) -> None:
+        self._target, self._source = _integers(), _integers()
+        for target, source in pairs:
+            self.add(target, source)
+
+    def add(self, target: int, source: int) -> None:
+        """``target`` waits for ``source``."""
+        self._target.append(target)
+        self._source.append(source)
+
+    def arrays(self) -> tuple[IntArray, IntArray]:
+        """Targets and sources."""
+        return np.array(self._target, np.int64), np.array(self._source, np.int64)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._target, self._source, strict=True)
+
+    def __len__(self) -> int:
+        return len(self._target)
+
+
 @dataclass
 class Operations:
-    """Operations as columns (lists while they grow).
+    """Operations as columns that grow: plain numbers, and texts that are one object each.
 
     Attributes
     ----------
-    rank : list of int
+    rank : array of int
         Row of ``ranks``.
     stream : list of str
         Stream of the rank, "" for none (a delay occupies nothing).
-    category : list of int
+    category : array of int
         ``HOST``, ``DELAY``, ``DEVICE`` or ``TRANSFER``.
     type : list of str
         What the operation is called when durations are edited or compared.
-    work : list of float
+    work : array of float
         Seconds it takes once it may start; transfers get theirs from :meth:`resolve_joins`.
-    start, end : list of float
+    start, end : array of float
         As measured, seconds.
-    join : list of int
+    join : array of int
         Operations with the same number >= 0 are one transfer.
-    edges : list of (int, int)
+    edges : Edges
         (operation, operation it waits for).
     marks : list of (str, int, int, int, float)
         Measured intervals to be replayed: name, rank row, first operation, last operation, seconds. It runs
@@ -52,20 +86,20 @@ class Operations:
 
     ranks: tuple[int, ...]
     issues: Issues
-    rank: list[int] = field(default_factory=list)
+    rank: array[int] = field(default_factory=_integers)
     stream: list[str] = field(default_factory=list)
-    category: list[int] = field(default_factory=list)
+    category: array[int] = field(default_factory=_integers)
     cause: list[Cause] = field(default_factory=list)
     name: list[str] = field(default_factory=list)
     type: list[str] = field(default_factory=list)
-    work: list[float] = field(default_factory=list)
-    start: list[float] = field(default_factory=list)
-    end: list[float] = field(default_factory=list)
-    step: list[int] = field(default_factory=list)
-    micro_batch: list[int] = field(default_factory=list)
-    size: list[float] = field(default_factory=list)
-    join: list[int] = field(default_factory=list)
-    edges: list[tuple[int, int]] = field(default_factory=list)
+    work: array[float] = field(default_factory=_numbers)
+    start: array[float] = field(default_factory=_numbers)
+    end: array[float] = field(default_factory=_numbers)
+    step: array[int] = field(default_factory=_integers)
+    micro_batch: array[int] = field(default_factory=_integers)
+    size: array[float] = field(default_factory=_numbers)
+    join: array[int] = field(default_factory=_integers)
+    edges: Edges = field(default_factory=Edges)
     marks: list[tuple[str, int, int, int, float]] = field(default_factory=list)
     stages: tuple[int, ...] = ()
 
@@ -88,13 +122,13 @@ class Operations:
     ) -> int:
         """Append an operation; its work is its length unless given."""
         self.rank.append(rank)
-        self.stream.append(stream)
+        self.stream.append(sys.intern(stream))
         self.category.append(category)
         # What the breakdown must not take for work of the device.
         idle = Cause.CONTROL if category in (HOST, DELAY) else Cause.OTHER
         self.cause.append(idle if cause is None else cause)
-        self.name.append(name)
-        self.type.append(type or name)
+        self.name.append(sys.intern(name))
+        self.type.append(sys.intern(type or name))
         self.work.append(max(end - start, 0.0) if work is None else work)
         self.start.append(start)
         self.end.append(end)
@@ -106,7 +140,9 @@ class Operations:
 
     def after(self, operation: int, *sources: int) -> None:
         """``operation`` waits for the sources; negative ones mean none."""
-        self.edges.extend((operation, source) for source in sources if source >= 0 and source != operation)
+        for source in sources:
+            if source >= 0 and source != operation:
+                self.edges.add(operation, source)
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -154,23 +190,23 @@ class Operations:
                 for operation in same:
                     self.work[operation] = cost[join]
 
-    def laid_out(self) -> list[float]:
+    def laid_out(self) -> array[float]:
         """Starts on one clock: steps that restart it (op tables) follow each other."""
         step, start = np.array(self.step, np.int64), np.array(self.start)
         if not len(step) or not step.max():
-            return list(self.start)
+            return self.start
         count = int(step.max()) + 1
         first, last = np.full(count, np.inf), np.full(count, -np.inf)
         np.minimum.at(first, step, start)
         np.maximum.at(last, step, np.array(self.end))
         if (first[1:] >= last[:-1] - 1e-9).all():
-            return list(self.start)
+            return self.start
         begin = np.concatenate([[0.0], np.cumsum(np.maximum(last - first, 0.0))[:-1]])
-        return list((start - first[step] + begin[step]).tolist())
+        return array("d", start - first[step] + begin[step])
 
-    def with_work(self, work: list[float]) -> Operations:
+    def with_work(self, work: Iterable[float]) -> Operations:
         """The same operations with other durations."""
-        return replace(self, work=work)
+        return replace(self, work=array("d", work))
 
 
 def rank_numbers(stated: Sequence[int | None]) -> tuple[int, ...]:

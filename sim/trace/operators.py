@@ -37,7 +37,7 @@ ELEMENTWISE = frozenset(
 KNOWN = CONVOLUTION | PRODUCT | ATTENTION | NORM | EMBEDDING | POOL | ELEMENTWISE
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Operator:
     """One operator of the forward pass.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import defaultdict
+from collections.abc import Iterable, MutableSequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,7 +84,8 @@ class Replay:
 def play_operations(operations: Operations) -> Played:
     """Play operations as they wait for each other."""
     imported = to_graph(operations)
-    run = play(imported.graph)
+    # Few operations of a trace form chains: fusing them costs more memory than it saves time.
+    run = play(imported.graph, contract=False)
     return _times(operations, imported, run)
 
 
@@ -264,8 +266,8 @@ def edited(operations: Operations, edits: list[str]) -> Operations:
     InputError
         If an edit is not one of these.
     """
-    work = list(operations.work)
-    found = operations.with_work(work)
+    found = operations.with_work(operations.work)
+    work = found.work
     found.issues = Issues()
     found.issues.merge(operations.issues)
     usual = typical(operations)
@@ -290,7 +292,7 @@ def edited(operations: Operations, edits: list[str]) -> Operations:
     return found
 
 
-def _price_messages(operations: Operations, work: list[float], edits: list[str]) -> None:
+def _price_messages(operations: Operations, work: MutableSequence[float], edits: list[str]) -> None:
     """Give messages the time that latency and bandwidth make of their bytes."""
     if not edits:
         return
@@ -322,7 +324,9 @@ def _quantity(text: str, dimension: str, name: str) -> float:
     return value
 
 
-def _named_edit(operations: Operations, work: list[float], usual: dict[str, float], name: str) -> None:
+def _named_edit(
+    operations: Operations, work: MutableSequence[float], usual: dict[str, float], name: str
+) -> None:
     if name == "no-stragglers":
         for row, kind in enumerate(operations.type):
             if operations.category[row] in (DEVICE, TRANSFER):
@@ -396,7 +400,7 @@ def straggler_slowdowns(operations: Operations) -> tuple[list[dict[str, Any]], f
     ideal_work = edited(operations, ["no-stragglers"]).work
     undelayed = edited(operations, ["no-launch-delays"]).work
 
-    def mean_step(work: list[float]) -> float:
+    def mean_step(work: Iterable[float]) -> float:
         marks = _marks(play_operations(operations.with_work(work)))
         return float(np.mean([m["replayed_s"] for m in marks])) if marks else 0.0
 

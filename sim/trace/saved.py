@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 from sim.errors import InputError
 from sim.graph.execution import Cause
 from sim.trace.issues import MEANING, Issues
-from sim.trace.operations import Operations
+from sim.trace.operations import Edges, Operations
 
 FORMAT = "clusterloom-operations"
 VERSION = 1
@@ -57,7 +58,7 @@ def saved_operations(operations: Operations) -> bytes:
     for name in _FLOATS:
         arrays[name] = np.array(getattr(operations, name), np.float64)
     arrays["cause"] = np.array([int(cause) for cause in operations.cause], np.int64)
-    arrays["edges"] = np.array(operations.edges, np.int64).reshape(-1, 2)
+    arrays["edges"] = np.stack(operations.edges.arrays(), axis=1)
     arrays["marks"] = np.array([m[1:4] for m in operations.marks], np.int64).reshape(-1, 3)
     arrays["mark_seconds"] = np.array([m[4] for m in operations.marks], np.float64)
     header = {
@@ -98,7 +99,15 @@ def load_operations(path: str | Path) -> Operations:
         return _operations(arrays, header)
     except OSError as error:
         raise InputError("file", "be readable", source.name, hint=str(error.strerror or "")) from None
-    except (ValueError, KeyError, TypeError, IndexError, EOFError, zipfile.BadZipFile) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        OverflowError,
+        EOFError,
+        zipfile.BadZipFile,
+    ) as error:
         reason = " ".join(str(error).split())[:80] or type(error).__name__
         raise InputError("file", f"be written by trace import ({FORMAT} {VERSION})", reason) from None
 
@@ -112,8 +121,8 @@ def _operations(arrays: dict[str, Any], header: dict[str, Any]) -> Operations:
     for name in _TEXTS:
         table = [str(text) for text in header["tables"][name]]
         columns[name] = [table[i] for i in arrays[name].tolist()]
-    for name in (*_INTEGERS, *_FLOATS):
-        columns[name] = arrays[name].tolist()
+    for name, code in (*((name, "i") for name in _INTEGERS), *((name, "d") for name in _FLOATS)):
+        columns[name] = array(code, arrays[name].tolist())
     columns["cause"] = [Cause(value) for value in arrays["cause"].tolist()]
     if any(len(values) != count for values in columns.values()):
         raise ValueError("columns of different length")
@@ -129,7 +138,7 @@ def _operations(arrays: dict[str, Any], header: dict[str, Any]) -> Operations:
         ranks,
         issues,
         **columns,
-        edges=[(int(a), int(b)) for a, b in edges],
+        edges=Edges((int(a), int(b)) for a, b in edges),
         marks=[(str(name), rank, first, last, seconds) for name, (rank, first, last), seconds in names],
         stages=tuple(int(stage) for stage in header["stages"]),
     )

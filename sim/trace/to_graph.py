@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 
 from sim.errors import InputError
 from sim.graph.builder import GraphBuilder
-from sim.graph.execution import ExecutionGraph, IntArray, LinkTable, TaskKind
+from sim.graph.execution import ExecutionGraph, IntArray, LinkTable, Ragged, TaskKind
 from sim.trace.chakra_operations import chakra_operations
 from sim.trace.goal_operations import goal_operations
 from sim.trace.host_operations import has_host_spans, host_operations
@@ -92,18 +91,34 @@ def _lists_something(rank: RankTrace) -> bool:
 
 def to_graph(operations: Operations) -> Imported:
     """The graph that plays the operations: what waited for what, on which streams, for how long."""
-    node, nodes = _merge_joins(operations)
-    edges = _node_edges(operations, node, len(nodes))
-    order = _order(operations, nodes, edges)
+    node, members = _merge_joins(operations)
+    target, source = _node_edges(operations, node, len(members))
+    order = _order(operations, node, members, (target, source))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
     builder = GraphBuilder()
     stages = operations.stages or (0,) * len(operations.ranks)
     devices = [
         builder.device(f"rank {number}", row, stage=stages[row])
         for row, number in enumerate(operations.ranks)
     ]
-    place = np.full(len(nodes), -1, np.int64)
-    for index in order:
-        place[index] = _add(builder, operations, nodes[index], devices, [int(place[s]) for s in edges[index]])
+    first = members[order]
+    streams = _streams(builder, operations, place[node], devices)
+    moves = (np.array(operations.category)[first] == TRANSFER) & (np.diff(streams.offsets) > 0)
+    builder.tasks(
+        streams=streams,
+        edges=(place[target], place[source]),
+        names=[
+            (operations.type if moving else operations.name)[o]
+            for o, moving in zip(first.tolist(), moves.tolist(), strict=True)
+        ],
+        kind=np.where(moves, TaskKind.TRANSFER, TaskKind.COMPUTE),
+        cause=np.fromiter(map(int, operations.cause), np.int64, len(operations))[first],
+        device=np.where(moves, -1, np.array(devices, np.int64)[np.array(operations.rank)[first]]),
+        work=np.array(operations.work)[first],
+        micro_batch=np.array(operations.micro_batch)[first],
+        step=np.array(operations.step)[first],
+    )
     _end_ranks(builder, operations, place[node], devices)
     steps = max(operations.step, default=0) + 1
     table = LinkTable((), np.zeros(0), np.zeros(0, np.int64), ())
@@ -114,95 +129,95 @@ def to_graph(operations: Operations) -> Imported:
 def _end_ranks(builder: GraphBuilder, operations: Operations, task: IntArray, devices: list[int]) -> None:
     """A rank's iteration ends with the last task of each of its streams."""
     last: dict[tuple[int, str], int] = {}
-    for operation, rank in enumerate(operations.rank):
-        key = (rank, operations.stream[operation])
-        last[key] = max(last.get(key, -1), int(task[operation]))
+    for rank, stream, found in zip(operations.rank, operations.stream, task.tolist(), strict=True):
+        key = (rank, stream)
+        last[key] = max(last.get(key, -1), found)
     for rank, device in enumerate(devices):
         ends = sorted({found for (owner, _), found in last.items() if owner == rank})
         builder.control("end of trace", after=ends, boundary=True, device=device)
 
 
-def _merge_joins(operations: Operations) -> tuple[IntArray, list[list[int]]]:
-    """Node of each operation, and operations of each node."""
-    node = np.full(len(operations), -1, np.int64)
-    nodes: list[list[int]] = []
-    of_join: dict[int, int] = {}
-    for operation, join in enumerate(operations.join):
-        if join >= 0 and join in of_join:
-            node[operation] = of_join[join]
-            nodes[of_join[join]].append(operation)
-            continue
-        node[operation] = len(nodes)
-        if join >= 0:
-            of_join[join] = len(nodes)
-        nodes.append([operation])
-    return node, nodes
+def _merge_joins(operations: Operations) -> tuple[IntArray, IntArray]:
+    """Node of each operation, and the first operation of each node."""
+    join, row = np.array(operations.join, np.int64), np.arange(len(operations))
+    leader = row.copy()
+    joined = np.flatnonzero(join >= 0)
+    _, first, same = np.unique(join[joined], return_index=True, return_inverse=True)
+    leader[joined] = joined[first[same]]
+    members = np.flatnonzero(leader == row)
+    return np.searchsorted(members, leader).astype(np.int64), members
 
 
-def _node_edges(operations: Operations, node: IntArray, count: int) -> list[list[int]]:
-    found: list[set[int]] = [set() for _ in range(count)]
-    for target, source in operations.edges:
-        if node[target] != node[source]:
-            found[int(node[target])].add(int(node[source]))
-    return [sorted(sources) for sources in found]
+def _node_edges(operations: Operations, node: IntArray, count: int) -> tuple[IntArray, IntArray]:
+    """Distinct pairs (node, node it waits for), in order."""
+    target, source = operations.edges.arrays()
+    target, source = node[target], node[source]
+    key = np.unique((target * count + source)[target != source])
+    return key // max(count, 1), key % max(count, 1)
 
 
 def merged_order(operations: Operations) -> list[list[int]]:
     """Operations grouped by transfer, in an order in which none comes before what it waits for."""
-    node, nodes = _merge_joins(operations)
-    return [nodes[i] for i in _order(operations, nodes, _node_edges(operations, node, len(nodes)))]
+    node, members = _merge_joins(operations)
+    groups: list[list[int]] = [[] for _ in members]
+    for operation, at in enumerate(node.tolist()):
+        groups[at].append(operation)
+    edges = _node_edges(operations, node, len(members))
+    return [groups[i] for i in _order(operations, node, members, edges).tolist()]
 
 
-def _order(operations: Operations, nodes: list[list[int]], edges: list[list[int]]) -> list[int]:
+def _order(
+    operations: Operations, node: IntArray, members: IntArray, edges: tuple[IntArray, IntArray]
+) -> IntArray:
     """Nodes so that none comes before what it waits for, otherwise in order of time.
 
     Program streams issue in this order, so it must agree with the dependencies.
     """
-    missing = [len(sources) for sources in edges]
-    followers: dict[int, list[int]] = defaultdict(list)
-    for target, sources in enumerate(edges):
-        for source in sources:
-            followers[source].append(target)
-    time = [max(operations.start[o] for o in members) for members in nodes]
+    count = len(members)
+    time = np.full(count, -np.inf)
+    np.maximum.at(time, node, np.array(operations.start))
     # Steps restart the clock in some traces: step first.
-    key = [(operations.step[members[0]], time[i], i) for i, members in enumerate(nodes)]
-    heap = [key[i] for i, count in enumerate(missing) if count == 0]
-    heapq.heapify(heap)
+    by_time = np.lexsort((np.arange(count), time, np.array(operations.step, np.int64)[members]))
+    turn = np.empty(count, np.int64)
+    turn[by_time] = np.arange(count)
+    target, source = turn[edges[0]], turn[edges[1]]
+    if (source < target).all():
+        return by_time.astype(np.int64)
+    order = np.array(_sorted_turns(target, source, count), np.int64)
+    if len(order) < count:
+        raise InputError(
+            "trace", "have dependencies without a cycle", f"{count - len(order)} operations in one"
+        )
+    return by_time[order].astype(np.int64)
+
+
+def _sorted_turns(target: IntArray, source: IntArray, count: int) -> list[int]:
+    """Numbers up to ``count`` so that sources come before their targets, otherwise ascending."""
+    missing: list[int] = np.bincount(target, minlength=count).tolist()
+    followers = Ragged.from_pairs(count, source, target)
+    bounds: list[int] = followers.offsets.tolist()
+    heap = [turn for turn, waits in enumerate(missing) if not waits]
     order = []
     while heap:
-        index = heapq.heappop(heap)[2]
-        order.append(index)
-        for target in followers[index]:
-            missing[target] -= 1
-            if missing[target] == 0:
-                heapq.heappush(heap, key[target])
-    if len(order) < len(nodes):
-        raise InputError(
-            "trace", "have dependencies without a cycle", f"{len(nodes) - len(order)} operations in one"
-        )
+        turn = heapq.heappop(heap)
+        order.append(turn)
+        for other in followers.index[bounds[turn] : bounds[turn + 1]].tolist():
+            missing[other] -= 1
+            if not missing[other]:
+                heapq.heappush(heap, other)
     return order
 
 
-def _add(
-    builder: GraphBuilder, operations: Operations, members: list[int], devices: list[int], after: list[int]
-) -> int:
-    first = members[0]
-    streams = tuple(
-        dict.fromkeys(
-            builder.stream(devices[operations.rank[o]], operations.stream[o])
-            for o in members
-            if operations.stream[o]
-        )
-    )
-    moves = operations.category[first] == TRANSFER and bool(streams)
-    return builder.task(
-        TaskKind.TRANSFER if moves else TaskKind.COMPUTE,
-        operations.type[first] if moves else operations.name[first],
-        operations.cause[first],
-        device=-1 if moves else devices[operations.rank[first]],
-        streams=streams,
-        after=after,
-        work=operations.work[first],
-        micro_batch=operations.micro_batch[first],
-        step=operations.step[first],
-    )
+def _streams(builder: GraphBuilder, operations: Operations, task: IntArray, devices: list[int]) -> Ragged:
+    """Streams of every task, those of the first participant first; named in order of first use."""
+    streams = np.empty(len(operations), np.int64)
+    order = np.lexsort((np.arange(len(operations)), task))
+    for o in order.tolist():
+        name = operations.stream[o]
+        streams[o] = builder.stream(devices[operations.rank[o]], name) if name else -1
+    rows, found = task[order], streams[order]
+    rows, found = rows[found >= 0], found[found >= 0]
+    # Participants of one transfer may share a stream.
+    pair = rows * (int(found.max(initial=0)) + 1) + found
+    keep = np.sort(np.unique(pair, return_index=True)[1])
+    return Ragged.from_pairs(int(task.max(initial=-1)) + 1, rows[keep], found[keep])

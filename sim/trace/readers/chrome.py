@@ -46,6 +46,8 @@ class ChromeEvents:
         operators (only if ``host``). Times in microseconds after ``clock.origin``.
     marker : str
         Beginning of the names of the spans that are steps; ``ProfilerStep`` if empty.
+    known, operators : Columns, dict
+        Operators that make layers: times, and the number of each distinct one (0: the optimiser's).
     records : list of CommRecord
         Collective records; ``device.record`` and ``issue.record`` index it.
     """
@@ -59,11 +61,10 @@ class ChromeEvents:
         self.device = Columns(
             ("start", "duration"), ("name", "kind", "stream", "device", "correlation", "external", "record")
         )
-        self.launch = Columns(("start", "duration"), ("thread", "correlation", "name"))
+        self.launch = Columns(("start", "duration"), ("correlation",), ("thread", "name"))
         self.issue = Columns(("start", "duration"), ("thread", "external", "record", "annotation"))
-        self.operator = Columns(
-            ("start", "duration"), ("name", "thread", "external", "sequence", "record_function")
-        )
+        self.operator = Columns(("start", "duration"), ("sequence", "record_function"), ("name", "thread"))
+        self.known = Columns(("start", "end"), (), ("thread", "operator"))
         self.span = Columns(
             ("start", "duration", "bytes", "waited"),
             ("name", "thread", "category", "step", "micro_batch", "sequence", "chunk", "iteration", "ranks"),
@@ -74,7 +75,7 @@ class ChromeEvents:
         self.open: dict[tuple[Any, Any, Any], list[tuple[float, Any]]] = {}
         self.open_last: dict[tuple[Any, Any], list[Any]] = {}
         self.thread_names: dict[tuple[str, str], str] = {}
-        self.operators: list[tuple[int, float, float, Operator | None]] = []
+        self.operators: dict[Operator | None, int] = {None: 0}
         self.updates: list[tuple[str, float, float]] = []
         self.optimizer: OptimizerName | None = None
         self.num_events = 0
@@ -142,7 +143,7 @@ class ChromeEvents:
         elif handler == "runtime":
             correlation = integer(args.get("correlation"))
             thread = self.threads((str(event.get("pid")), str(event.get("tid"))))
-            self.launch.add(start, duration, thread, correlation, self.names(name) if self.host else 0)
+            self.launch.add(start, duration, correlation, thread, self.names(name) if self.host else 0)
         else:
             self._device(event, args, name, start, duration, COMPUTE if handler == "kernel" else MEMORY)
 
@@ -194,15 +195,16 @@ class ChromeEvents:
         if self.host and name in KNOWN:
             given = shapes(args.get("Input Dims", args.get("Input dims")))
             found = Operator(name, given, None, element_word(args.get("Input type")))
-            self.operators.append((thread, start, start + duration, found))
+            number = self.operators.setdefault(found, len(self.operators))
+            self.known.add(start, start + duration, thread, number)
         if self.host:
             if name.startswith("Optimizer."):
-                self.operators.append((thread, start, start + duration, None))
+                self.known.add(start, start + duration, thread, 0)
                 self.updates.append((name, start, start + duration))
                 self.optimizer = self.optimizer or optimizer_of(name)
             sequence = integer(args.get("Sequence number"))
             record = integer(args.get("Record function id"))
-            self.operator.add(start, duration, self.names(name), thread, external, sequence, record)
+            self.operator.add(start, duration, sequence, record, self.names(name), thread)
 
     def _step(self, name: Any, start: float, duration: float, marker: str) -> None:
         """A step, if the span marks one; the same one stated twice counts once."""

@@ -37,14 +37,17 @@ class Names:
 
 
 class Columns:
-    """Compact growing columns: 8 bytes a value instead of a Python object."""
+    """Compact growing columns: 8 bytes a value (4 for numbers of names) instead of a Python object."""
 
-    def __init__(self, floats: tuple[str, ...], integers: tuple[str, ...]) -> None:
+    def __init__(
+        self, floats: tuple[str, ...], integers: tuple[str, ...], numbers: tuple[str, ...] = ()
+    ) -> None:
         self._data = {n: array("d") for n in floats} | {n: array("q") for n in integers}
+        self._data |= {n: array("i") for n in numbers}
         self._append = [column.append for column in self._data.values()]
 
     def add(self, *values: float | int) -> None:
-        """One row, in the order of the columns (floats first)."""
+        """One row, in the order of the columns (floats, integers, numbers)."""
         for append, value in zip(self._append, values, strict=True):
             append(value)  # type: ignore[arg-type]
 
@@ -58,6 +61,12 @@ class Columns:
     def integer(self, name: str) -> IntArray:
         """An integer column."""
         return np.array(self._data[name], np.int64)
+
+    def drop(self) -> None:
+        """Forget all rows."""
+        for name, column in self._data.items():
+            self._data[name] = array(column.typecode)
+        self._append = [column.append for column in self._data.values()]
 
 
 class Clock:

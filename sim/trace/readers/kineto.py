@@ -65,9 +65,11 @@ def build(events: ChromeEvents, header: dict[str, Any], label: str) -> RankTrace
     rank.device, rank.device_memory = _device_name(header, table["device"], rank)
     rank.groups = _groups(info, events.records, rank)
     rank.collectives = _collectives(events, table, names, rank)
-    rank.host = _host_table(events) if events.host else None
     if events.host:
         read_operators(events, rank)
+        rank.host = _host_table(events)
+    events.operator.drop()
+    events.launch.drop()
     if not len(start):
         issues.add("no_device_events")
     if not steps:
@@ -311,14 +313,16 @@ def _host_table(events: ChromeEvents) -> HostTable:
     start = np.concatenate([op.real("start"), call.real("start")]) * MICROSECOND
     length = np.concatenate([op.real("duration"), call.real("duration")]) * MICROSECOND
     none = np.full(calls, -1, np.int64)
+    number = {
+        name: np.concatenate([op.integer(name), call.integer(name)]).astype(np.int32)
+        for name in ("name", "thread")
+    }
     return HostTable(
-        name=np.concatenate([op.integer("name"), call.integer("name")]),
-        thread=np.concatenate([op.integer("thread"), call.integer("thread")]),
+        **number,
         start=start,
         end=start + length,
-        kind=np.repeat(np.array([0, 1], np.int64), [count, calls]),
+        kind=np.repeat(np.array([0, 1], np.int8), [count, calls]),
         correlation=np.concatenate([np.full(count, -1, np.int64), call.integer("correlation")]),
-        external=np.concatenate([op.integer("external"), none]),
         sequence=np.concatenate([op.integer("sequence"), none]),
         record_function=np.concatenate([op.integer("record_function"), none]),
         names=events.names.texts(),

@@ -92,7 +92,12 @@ def _outermost(events: ChromeEvents, backward: Spans) -> list[Operator]:
     found: list[Operator] = []
     covered: dict[int, float] = {}
     engines = _engine_threads(events, backward)
-    for thread, start, end, operator in sorted(events.operators, key=lambda o: (o[1], -o[2])):
+    kinds, table = list(events.operators), events.known
+    starts, ends = table.real("start"), table.real("end")
+    threads, numbers = table.integer("thread"), table.integer("operator")
+    for row in np.lexsort((-ends, starts)).tolist():
+        thread, start, end = int(threads[row]), float(starts[row]), float(ends[row])
+        operator = kinds[numbers[row]]
         inside = thread in engines or (thread, start * MICROSECOND) in backward
         if inside or start < covered.get(thread, -np.inf):
             continue
@@ -109,7 +114,8 @@ def _engine_threads(events: ChromeEvents, backward: Spans) -> set[int]:
     A forward thread may run a few of the engine's operators, and an engine's thread some outside of them.
     """
     count: Counter[int] = Counter()
-    for thread, start, _, _ in events.operators:
+    table = events.known
+    for thread, start in zip(table.integer("thread").tolist(), table.real("start").tolist(), strict=True):
         count[thread] += 1 if (thread, start * MICROSECOND) in backward else -1
     return {thread for thread, surplus in count.items() if surplus > 0}
 
@@ -123,5 +129,5 @@ def _segments(operators: list[Operator], backward: FloatArray) -> tuple[Operator
         between = np.searchsorted(backward, operator.start) > np.searchsorted(backward, last)
         segment += bool(between and np.isfinite(last))
         last = operator.start
-        result.append(replace(operator, segment=segment))
+        result.append(replace(operator, segment=segment) if segment else operator)
     return tuple(result)
