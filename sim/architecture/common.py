@@ -12,7 +12,7 @@ from sim import yamlio
 from sim.architecture.adapters import Adapters, adapted
 from sim.errors import InputError
 from sim.spec.base import ERROR_TYPE
-from sim.spec.layer import Layer
+from sim.spec.layer import Gemm, Layer
 from sim.spec.workload import Workload
 
 Shape = TypeVar("Shape", bound=BaseModel)
@@ -51,7 +51,12 @@ def assemble(
     own = {key: value for key, value in params.items() if key in shape_type.model_fields}
     shape = construct(shape_type, own | {k: v for k, v in params.items() if k not in workload_fields})
     rest = {key: value for key, value in params.items() if key in workload_fields}
-    fields = {**rest, **describe(shape), "layers": adapted(build(shape), construct(Adapters, freezing))}
+    layers = adapted(build(shape), construct(Adapters, freezing))
+    fields = {
+        **rest,
+        **describe(shape),
+        "layers": rescaled(layers) if rest.get("dynamic_scaling") else layers,
+    }
     fields.setdefault("name", "unnamed")
     return construct(Workload, fields)
 
@@ -74,6 +79,18 @@ class Generator(Generic[Shape]):
     def __call__(self, **params: Any) -> Workload:
         """Build the workload."""
         return assemble(self.shape, self.build, self.describe, params)
+
+
+def rescaled(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """The layers with products whose operands are scaled and cast for each of them.
+
+    Equal operations stay one object, so that their cost is computed once.
+    """
+    known = {op: op for layer in layers for op in layer.ops}
+    scaled = {
+        op: op.model_copy(update={"dynamic_scaling": True}) if isinstance(op, Gemm) else op for op in known
+    }
+    return tuple(layer.model_copy(update={"ops": tuple(scaled[op] for op in layer.ops)}) for layer in layers)
 
 
 def construct(model: type[Built], fields: Mapping[str, Any]) -> Built:

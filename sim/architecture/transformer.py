@@ -68,6 +68,9 @@ class TransformerShape(Spec):
     tied_embeddings: bool = Field(True, description="whether the output layer is the token embedding")
     dropout: bool = Field(True, description="whether blocks drop activations")
     flash: bool = Field(False, description="fused attention that never writes the score matrix")
+    flash_version: Literal[1, 2] = Field(
+        2, description="FlashAttention, or FlashAttention-2 and kernels as fast"
+    )
     fused_kernels: bool = Field(
         True, description="element-wise kernels fused as in Megatron-LM; else separate, as in eager PyTorch"
     )
@@ -175,6 +178,7 @@ class Parts:
                 head_dim=shape.head_width,
                 causal=shape.causal,
                 flash=shape.flash,
+                flash_version=shape.flash_version,
                 dropout=shape.dropout,
             ),
             Gemm(rows=tokens, n=shape.hidden, k=query, split="row"),

@@ -126,7 +126,7 @@ def _exchanges(shape: Shape, *, body: bool = False) -> tuple[float, float, float
 
 _PER_KERNEL = (
     "phase", "kind", "dims", "powers", "reuse", "align", "winograd", "wide", "grouped", "launches",
-    "transposed",
+    "transposed", "casts",
 )  # fmt: skip
 
 

@@ -39,6 +39,8 @@ class Shape:
         Times a layer's forward is run in a step's pass: 2 with full recomputation, 1 without.
     recompute : str
         Recomputation policy.
+    early_stop : bool
+        Full recomputation stops at what the backward of a block needs.
     """
 
     kernels: Kernels
@@ -50,6 +52,7 @@ class Shape:
     exchanges: FloatArray
     again: FloatArray
     recompute: str
+    early_stop: bool
     slowest_of: int
 
     def seconds(self, calibration: Calibration) -> float:
@@ -60,13 +63,20 @@ class Shape:
         costs = evaluate(self.kernels, self.dims, rates, self.micro_batch, self.exchanges, slowdown)
         total = float((costs.forward_s * self.again + costs.backward_s).sum())
         parts = {"selective": costs.recompute_selective_s, "alternate": costs.recompute_alternate_s}
+        if self.early_stop:
+            parts["full"] = -costs.unneeded_s
         return total + (float(parts[self.recompute].sum()) if self.recompute in parts else 0.0)
 
     @property
     def part(self) -> FloatArray:
-        """Share of each entry's forward that policies which look at single operations run again; float[E]."""
+        """Share of each entry's forward that policies which look at single operations run again; float[E].
+
+        It is negative where full recomputation, which counts whole layers, stops earlier.
+        """
         if self.recompute == "alternate":
             return self.kernels.alternate
+        if self.early_stop:
+            return -self.kernels.unneeded
         mine = self.kernels.selective[self.kernels.entry_op] * float(self.recompute == "selective")
         return np.asarray(mine, dtype=float)
 
@@ -154,6 +164,7 @@ def _key(run: Run) -> tuple[object, ...]:
         s.expert_load,
         s.micro_batch_size,
         s.recompute,
+        s.recompute_early_stop,
         s.cp,
     )
     return run.generator, params, split, run.cluster.main_device.name, run.framework, _devices(run)
@@ -185,5 +196,6 @@ def _shape(run: Run) -> Shape:
         exchanges=np.array([float(layer.tensor_all_reduce and strategy.tp > 1) for layer in layers]),
         again=1.0 + recomputed * (strategy.recompute == "full"),
         recompute=strategy.recompute,
+        early_stop=strategy.recompute == "full" and strategy.recompute_early_stop,
         slowest_of=_devices(run),
     )

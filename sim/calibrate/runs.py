@@ -23,6 +23,7 @@ from sim.models.compute import step_overhead
 from sim.models.kernels import CONVOLUTION, FLASH, MATRIX
 from sim.spec import Calibration
 from sim.spec.calibration import Parameter
+from sim.validate.frameworks import FRAMEWORKS, stack_of
 from sim.validate.runs_loader import framework_calibration
 from sim.validate.spread import Z80
 
@@ -31,6 +32,8 @@ FloatArray = npt.NDArray[np.float64]
 NOISE = 0.08
 """Standard deviation of the logarithm of a step time around the model, for a source of typical size."""
 TYPICAL_ROWS = 60
+STACK_SHARE = 0.5
+"""Share of the variance between frameworks that those of one stack have in common."""
 FEWEST_ROWS = 10
 """Rows that must depend on a parameter for it to be fitted."""
 
@@ -114,7 +117,7 @@ _DEVICE = (
     ("conv_efficiency_matrix", 0.2, 0.2, 0.9),
     ("conv_efficiency_tf32", 0.25, 0.25, 0.9),
     ("winograd_gain", 0.15, 0.15, 4.0),
-    ("attention_efficiency", 0.2, 0.2, 0.75),
+    ("attention_efficiency", 0.2, 0.2, 0.66),
     ("memory_efficiency", 0.12, 0.12, 0.93),
     ("tile_fill_time", 0.7, 0.7, 2e-5),
 )
@@ -132,20 +135,34 @@ _FRAMEWORK = (
 
 def knobs_for(terms: Sequence[Term]) -> list[Knob]:
     """Parameters that runs depend on, and those of the unknown member of each of their populations."""
-    frameworks = sorted({term.shape.framework for term in terms} - {UNKNOWN})
+    seen = {term.shape.framework for term in terms} - {UNKNOWN}
+    stacks = {stack_of(key) for key in seen}
+    relatives = {each.key for each in FRAMEWORKS if stack_of(each.key) in stacks} - seen
+    frameworks = sorted(seen)
     found = [Knob("device", chip, *entry) for chip in CHIPS for entry in _DEVICE]
     found += [Knob("framework", key, *entry) for key in frameworks for entry in _FRAMEWORK]
     found = [knob for knob in found if sum(knob.concerns(term) for term in terms) >= FEWEST_ROWS]
     populations = {(knob.section, knob.name): knob for knob in found}
     found += [replace(knob, key=UNKNOWN) for knob in populations.values()]
+    shared = {(stack_of(knob.key), knob.name): knob for knob in found if knob.section == "framework"}
+    found += [
+        replace(knob, key=key)
+        for key in sorted(relatives)
+        for (stack, _), knob in shared.items()
+        if stack == stack_of(key)
+    ]
     return found + [Knob("device", device, "sustained_clock", 0.1, 0.0, 1.5) for device in _compared(terms)]
 
 
 def covariance_of(knobs: Sequence[Knob]) -> FloatArray:
-    """Prior covariance: members of a population share the uncertainty of its middle; float[p, p]."""
+    """Prior covariance: members of a population share the uncertainty of its middle, and frameworks of one
+    stack part of what sets them apart from it; float[p, p]."""
     alike = np.array([[(a.section, a.name) == (b.section, b.name) for b in knobs] for a in knobs])
-    middle = np.array([knob.middle for knob in knobs])
-    return np.asarray(np.diag([knob.spread**2 for knob in knobs]) + alike * np.outer(middle, middle))
+    stack = [stack_of(knob.key) if knob.section == "framework" else knob.key for knob in knobs]
+    related = np.array([[a == b for b in stack] for a in stack]) & alike
+    middle, spread = (np.array([getattr(knob, name) for knob in knobs]) for name in ("middle", "spread"))
+    shared = np.where(np.eye(len(knobs), dtype=bool), 1.0, STACK_SHARE * related)
+    return np.asarray(shared * np.outer(spread, spread) + alike * np.outer(middle, middle))
 
 
 def _compared(terms: Sequence[Term]) -> list[str]:

@@ -109,7 +109,7 @@ class Bucketing:
         costs = self.plan.layer_costs(self.plan.device_of_rank(rank))
         seconds = costs.backward_input_s + costs.backward_weight_s
         if self.strategy.recompute == "full":
-            seconds = seconds + costs.forward_s
+            seconds = seconds + costs.forward_s - costs.unneeded_s * self.strategy.recompute_early_stop
         layers = self.plan.chunks[virtual][::-1]
         return dict(zip(layers, np.cumsum(seconds[layers]).tolist(), strict=True))
 

@@ -287,6 +287,9 @@ class StepLowering:
         costs = {c: self.emitter.cost(c) for c in classes}
         core = self._cores(index, {c: costs[c].attention_forward_s for c in classes})
         seconds = {c: float(costs[c].forward_s[index]) - core.get(c, 0.0) for c in classes}
+        stops = cause is Cause.RECOMPUTE and self.strategy.recompute_early_stop
+        if stops:
+            seconds = {c: each - float(costs[c].unneeded_s[index]) for c, each in seconds.items()}
         ends = self.emitter.compute(classes, seconds, name, cause, ends, micro_batch=m, step=self.step)
         if cause is Cause.FORWARD:
             own = {c: tasks for c, tasks in ends.items() if seconds[c] > 0}
@@ -297,6 +300,8 @@ class StepLowering:
             yield
             ends = self._expert(stage, layer, m, ends, "combine")
         ends = joined(ends, beside)
+        if stops and any(costs[c].unneeded_s[index] for c in classes):
+            return ends
         if layer.tensor_all_reduce:
             shown = self.cut.shown(layer.output_elements, layer)
             ends = self._tensor(self._reduction, stage, shown, layer, m, ends)

@@ -33,6 +33,24 @@ def alternate_shares(layers: Sequence[Layer]) -> list[tuple[float, ...]]:
     return shares
 
 
+def unneeded_shares(layers: Sequence[Layer]) -> list[tuple[float, ...]]:
+    """Share of each operation's forward that a block's backward does not need, by layer: 1 or 0.
+
+    No gradient needs the output of a block's last product, nor what follows it; outputs of experts are needed
+    to weight their gradients. PyTorch's checkpoint without reentrance stops there
+    (``torch.utils.checkpoint``, ``set_checkpoint_early_stop``, since 2.1).
+    """
+    shares = []
+    for _, members in groupby(layers, key=lambda layer: layer.block):
+        block = list(members)
+        last = max((i for i, each in enumerate(block) if _products(each)), default=-1)
+        for position, layer in enumerate(block):
+            final = position == last and not layer.expert_elements
+            behind = _products(layer)[-1] if final else len(layer.ops)
+            shares.append(tuple(float(op >= behind) for op in range(len(layer.ops))))
+    return shares
+
+
 def _products(layer: Layer) -> list[int]:
     return (
         [i for i, op in enumerate(layer.ops) if isinstance(op, Gemm)] if layer.kind not in KEPT_KINDS else []

@@ -42,8 +42,9 @@ class LayerCost:
     ``backward_input_s`` holds everything the backward pass needs before the previous layer can go on:
     input gradients of products, attention and memory-bound operations. ``backward_weight_s`` holds the
     weight gradients, which a schedule may defer. ``recompute_selective_s`` runs the attention core again,
-    ``recompute_alternate_s`` all but attention and every second product; ``attention_forward_s`` and
-    ``attention_backward_s`` are the core's part of the two passes.
+    ``recompute_alternate_s`` all but attention and every second product; ``unneeded_s`` is the part of the
+    forward that the block's backward does not need; ``attention_forward_s`` and ``attention_backward_s`` are
+    the core's part of the two passes.
     ``forward_flops`` are those of this device, two per multiply-add.
     """
 
@@ -52,6 +53,7 @@ class LayerCost:
     backward_weight_s: float
     recompute_selective_s: float
     recompute_alternate_s: float
+    unneeded_s: float
     attention_forward_s: float
     attention_backward_s: float
     forward_flops: float
@@ -72,6 +74,7 @@ class LayerCosts:
     backward_weight_s: FloatArray
     recompute_selective_s: FloatArray
     recompute_alternate_s: FloatArray
+    unneeded_s: FloatArray
     attention_forward_s: FloatArray
     attention_backward_s: FloatArray
     forward_flops: FloatArray
@@ -92,6 +95,7 @@ class LayerCosts:
             float(self.backward_weight_s[index]),
             float(self.recompute_selective_s[index]),
             float(self.recompute_alternate_s[index]),
+            float(self.unneeded_s[index]),
             float(self.attention_forward_s[index]),
             float(self.attention_backward_s[index]),
             float(self.forward_flops[index]),
@@ -290,6 +294,7 @@ def evaluate(
         backward_weight_s=backward_weight,
         recompute_selective_s=selective,
         recompute_alternate_s=alternate,
+        unneeded_s=_to_layers(kernels, cores[0], kernels.unneeded),
         attention_forward_s=attend,
         attention_backward_s=attend_back,
         forward_flops=flops,

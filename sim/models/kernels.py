@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim.models.checkpointing import alternate_shares
+from sim.models.checkpointing import alternate_shares, unneeded_shares
 from sim.spec.layer import Attention, Convolution, Embedding, Gemm, Layer, Measured, MemoryBound, Op
 
 FloatArray = npt.NDArray[np.float64]
@@ -39,6 +39,17 @@ FLASH_BACKWARD = 2.5
 """Backward of fused attention: five products against two (Dao 2023, arXiv:2307.08691, section 3.1)."""
 
 
+FIRST_FLASH_FACTOR = 2.0
+"""Time of FlashAttention's first version over that of the second (Dao 2023, arXiv:2307.08691, abstract)."""
+
+CASTS = {FORWARD: (4.0, 0.0), BACKWARD_INPUT: (4.0, 0.0), BACKWARD_WEIGHT: (0.0, 0.0)}
+"""Bytes moved to quantise an element of both operands of a product, read in 16 bits (2) and written with its
+transpose (1 + 1) once; weights are cast once a step, which is not counted (Transformer Engine, delayed
+scaling and MXFP8)."""
+SCALED_CAST = 5.0
+"""The same where each product's operands are looked through for their largest magnitude (2) and cast (2 + 1):
+dynamic scaling of torchao's ``Float8Linear``, which keeps inputs in 16 bits for the backward pass."""
+
 LONG_KERNEL = 9
 """Taps of a one-dimensional kernel from which a transform pays."""
 
@@ -48,9 +59,10 @@ class Kernel(NamedTuple):
 
     ``powers[d]`` are the exponents of (micro-batch, tp, tp under sequence parallelism, ep, expert tp / tp,
     load of an expert over the mean) of dimension d in (m, n, k, batch). ``reuse`` scales the traffic of the
-    two inputs and the output, in elements. A ``wide``
-    product stays in 16 bits when training in 8 or fewer. A ``grouped`` product is launched once per local
-    expert. Tensors of a ``transposed`` one have another layout than tensor cores take.
+    two inputs and the output, in elements. A ``wide`` product stays in 16 bits when training in 8 or fewer;
+    the operands of others are quantised, moving ``casts`` bytes per element of each. A ``grouped`` product is
+    launched once per local expert. Tensors of a ``transposed`` one have another layout than tensor cores
+    take.
     """
 
     phase: int
@@ -64,6 +76,7 @@ class Kernel(NamedTuple):
     grouped: bool = False
     launches: float = 1
     transposed: bool = False
+    casts: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -85,12 +98,16 @@ class Kernels:
         Operators that the host issues for it.
     transposed : bool[K]
         Convolutions whose tensors are transposed before and after where they run on tensor cores.
+    casts : float[K, 2]
+        Bytes moved to quantise an element of each operand.
     entry_layer, entry_op : int[E]
         Which unique operation each layer runs.
     attention, selective : bool[U]
         Unique operations that are attention cores; those that selective recomputation runs again (unfused).
     alternate : float[E]
         Share of each entry's forward that the ``alternate`` policy runs again.
+    unneeded : float[E]
+        Share of each entry's forward that its block's backward does not need.
     flops : float[U]
         Forward floating-point operations per sample, two per multiply-add, unsharded.
     body : bool[L]
@@ -111,11 +128,13 @@ class Kernels:
     grouped: npt.NDArray[np.bool_]
     launches: FloatArray
     transposed: npt.NDArray[np.bool_]
+    casts: FloatArray
     entry_layer: IntArray
     entry_op: IntArray
     attention: npt.NDArray[np.bool_]
     selective: npt.NDArray[np.bool_]
     alternate: FloatArray
+    unneeded: FloatArray
     flops: FloatArray
     body: npt.NDArray[np.bool_]
     num_layers: int
@@ -160,7 +179,7 @@ def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
                 owner += [index[key]] * len(found)
             entries.append((position, index[key]))
     operations = [key[0] for key in index]
-    columns = list(zip(*kernels, strict=True)) if kernels else [()] * 11
+    columns = list(zip(*kernels, strict=True)) if kernels else [()] * len(Kernel._fields)
     table = np.array(entries, dtype=np.intp).reshape(-1, 2)
     return Kernels(
         owner=np.array(owner, dtype=np.intp),
@@ -175,11 +194,13 @@ def compile_chain(layers: tuple[Layer, ...], first: bool) -> Kernels:
         grouped=np.array(columns[8], dtype=bool),
         launches=np.array(columns[9], dtype=float),
         transposed=np.array(columns[10], dtype=bool),
+        casts=np.array(columns[11], dtype=float).reshape(-1, 2),
         entry_layer=table[:, 0],
         entry_op=table[:, 1],
         attention=np.array([isinstance(op, Attention) for op in operations], dtype=bool),
         selective=np.array([isinstance(op, Attention) and not op.flash for op in operations], dtype=bool),
         alternate=np.array([share for shares in alternate_shares(layers) for share in shares], dtype=float),
+        unneeded=np.array([share for shares in unneeded_shares(layers) for share in shares], dtype=float),
         flops=np.array([operation_flops(op) for op in operations], dtype=float),
         body=np.array([layer.kind not in ("embedding", "head") for layer in layers], dtype=bool),
         num_layers=len(layers),
@@ -245,7 +266,10 @@ def _gemm(op: Gemm, num_experts: int, first: bool) -> Iterator[Kernel]:
     def product(phase: int, m: float, n: float, k: float, *powers: Powers) -> Kernel:
         dims = (m, n, k, batch)
         powers = (*powers, batch_power)
-        return Kernel(phase, MATRIX, dims, powers, wide=wide, grouped=op.expert, launches=op.launches)
+        casts = (SCALED_CAST, SCALED_CAST) if op.dynamic_scaling else CASTS[phase]
+        return Kernel(
+            phase, MATRIX, dims, powers, wide=wide, grouped=op.expert, launches=op.launches, casts=casts
+        )
 
     yield product(FORWARD, rows, op.n, op.k, row_power, n_power, k_power)
     if not first:
@@ -328,7 +352,7 @@ def _attention(op: Attention) -> Iterator[Kernel]:
     scores = op.heads * query * key
 
     def product(phase: int, m: float, n: float, k: float, reuse: tuple[float, float, float]) -> Kernel:
-        return Kernel(phase, MATRIX, (m, n, k, op.heads), heads, reuse)
+        return Kernel(phase, MATRIX, (m, n, k, op.heads), heads, reuse, wide=True)
 
     def passes(phase: int, count: float) -> Kernel:
         return _pass(phase, count * scores, _power(micro_batch=1, tensor=-1))
@@ -351,6 +375,7 @@ def _flash(op: Attention) -> Iterator[Kernel]:
     """One fused kernel each way; a causal one skips the masked half. n is the FLOPs of one query row / 2."""
     query, key = float(op.query_length), float(op.key_length)
     work = 2.0 * key * op.head_dim * (0.5 if op.causal else 1.0)
+    work *= FIRST_FLASH_FACTOR if op.flash_version == 1 else 1.0
     heads = (NO_POWER, NO_POWER, NO_POWER, _power(micro_batch=1, tensor=-1))
     elements = op.head_dim * (2 + 2 * op.kv_heads / op.heads * key / query)
     yield Kernel(FORWARD, FLASH, (query, work, 1, op.heads), heads, (elements, 0, 0))

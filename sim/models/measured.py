@@ -57,7 +57,7 @@ def replace_measured(
     ratio = np.where(known, now[:, rows] / np.where(known, reference[:, rows], 1.0), plain)
     found = np.maximum(measured * ratio, floor)
     columns = [costs.forward_s, costs.backward_input_s, costs.backward_weight_s]
-    again = [costs.recompute_selective_s.copy(), costs.recompute_alternate_s.copy()]
+    again = [costs.recompute_selective_s.copy(), costs.recompute_alternate_s.copy(), costs.unneeded_s.copy()]
     modelled = np.maximum(costs.forward_s[rows], 1e-30)
     for part in again:
         part[rows] *= np.minimum(found[0] / modelled, found[0] / np.maximum(part[rows], 1e-30))
@@ -73,6 +73,7 @@ def replace_measured(
         backward_weight_s=filled[2],
         recompute_selective_s=again[0],
         recompute_alternate_s=again[1],
+        unneeded_s=again[2],
     )
     for array in vars(result).values():
         array.flags.writeable = False

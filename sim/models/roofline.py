@@ -30,8 +30,6 @@ PARTIAL_SUM_BYTES = 8.0
 """A partial sum of a split k is written and read back in fp32."""
 FLASH_ROWS = 128
 """Query rows per thread block of fused attention."""
-CAST_BYTES = 4.0
-"""Moved to quantise one operand element to 8 or fewer bits: 2 read, 1 written, 1 written transposed."""
 VECTOR_UNIT_RATIO = 2.5
 """A type whose peak exceeds fp32's by less than this runs on the vector units."""
 
@@ -191,7 +189,8 @@ def _product_times(
     reuse = kernels.reuse[product]
     m, n, k, batch = (column[:, None] for column in dims.T)
     wide = kernels.wide[product]
-    operands = batch[:, 0] * ((m * k)[:, 0] * reuse[:, 0] + (k * n)[:, 0] * reuse[:, 1])
+    left, right = batch[:, 0] * (m * k)[:, 0] * reuse[:, 0], batch[:, 0] * (k * n)[:, 0] * reuse[:, 1]
+    operands = left + right
     results = batch[:, 0] * (m * n)[:, 0] * reuse[:, 2]
     input_bytes = np.where(wide, roof.element_bytes, roof.input_bytes)
     traffic = operands * input_bytes + results * roof.element_bytes
@@ -208,9 +207,10 @@ def _product_times(
     compute = waves * processors * 2 * tile_m * tile_n * load * depth / peak[:, None]
     partial = np.where(split > 1, split, 0.0) * m * n * batch * PARTIAL_SUM_BYTES
     times = np.maximum(compute, (traffic[:, None] + partial) / _column(roof.bandwidth))
-    casts = np.where(wide | (np.asarray(roof.input_bytes) > 1), 0.0, CAST_BYTES)
+    casts = kernels.casts[product]
+    quantised = (left * casts[:, 0] + right * casts[:, 1]) * ~(wide | (np.asarray(roof.input_bytes) > 1))
     layout = np.where(kernels.transposed[product], LAYOUT_PASSES, 0.0) * np.asarray(roof.matrix_unit)
-    other = operands * casts + layout * (operands + results) * roof.element_bytes
+    other = quantised + layout * (operands + results) * roof.element_bytes
     return np.asarray(times.min(axis=1) + other / roof.bandwidth)
 
 

@@ -37,6 +37,9 @@ class Gemm(Spec):
     launches: float = Field(
         1, ge=0, description="operators that the host issues for it; less than 1 inside a library's call"
     )
+    dynamic_scaling: bool = Field(
+        False, description="8-bit operands are scaled and cast again for each product that reads them"
+    )
 
 
 class Convolution(Spec):
@@ -76,6 +79,9 @@ class Attention(Spec):
     head_dim: int = Field(ge=1, description="elements of a head")
     causal: bool = Field(False, description="whether tokens attend to earlier ones only")
     flash: bool = Field(False, description="fused kernel: the score matrix is never written to memory")
+    flash_version: Literal[1, 2] = Field(
+        2, description="FlashAttention, or FlashAttention-2 and kernels as fast"
+    )
     dropout: bool = Field(
         False, description="dropout on the attention probabilities: one more pass over them"
     )

@@ -125,6 +125,13 @@ class Strategy(Spec):
         description="parts of every sequence that follow each other through the stages of gpipe (TeraPipe)",
     )
     recompute: Recompute = Field("none", description="activation recomputation (D13)")
+    recompute_early_stop: bool = Field(
+        False,
+        description=(
+            "full recomputation of a block stops at what its backward needs: neither its last product nor "
+            "what is behind it runs again (PyTorch's checkpoint without reentrance, since 2.1) (D13)"
+        ),
+    )
     recompute_layers: tuple[str, ...] = Field(
         (),
         description="kinds of layers (conv, norm, mlp, attention ...) of which only the input is kept; they"

@@ -40,6 +40,13 @@ class Workload(CatalogSpec):
             "products that compute weight gradients add them to those of earlier micro-batches as they go"
         ),
     )
+    dynamic_scaling: bool = Field(
+        False,
+        description=(
+            "8-bit training looks for the largest magnitude of an operand and casts it for each product that "
+            "reads it; else operands are cast once, scaled as in earlier steps, and weights once a step"
+        ),
+    )
     optimizer: Optimizer = Field("momentum", description="update rule, and the states it keeps")
     global_batch_size: int | None = Field(
         None, ge=1, le=10**12, description="samples of a step, whatever the cluster"

@@ -6,6 +6,7 @@ host needs to launch a kernel.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +29,8 @@ class Framework:
         Regular expression found in the ``framework`` cell, case ignored.
     flash : bool
         Fused attention.
+    flash_version : int
+        FlashAttention, or FlashAttention-2 and kernels as fast.
     fused : bool
         Element-wise kernels of a transformer are fused.
     fused_norm : bool
@@ -52,6 +55,12 @@ class Framework:
         Weight gradients are added up by the products that compute them.
     fp32_norm, fp32_logits : bool
         Fused norms, a fused cross-entropy read copies cast to fp32.
+    dynamic_scaling : bool
+        8-bit products look for the largest magnitude of their operands and cast them each time.
+    wraps_blocks : bool
+        Gradients that are sharded, but not parameters, are scattered block by block (FSDP's SHARD_GRAD_OP).
+    early_stop : bool
+        Full recomputation is PyTorch's without reentrance.
     shard_reduction : str
         How ZeRO-1 sums gradients.
     micro_batches_of_a_stage : int
@@ -66,6 +75,7 @@ class Framework:
     key: str
     pattern: str
     flash: bool = False
+    flash_version: int = 2
     fused: bool = False
     fused_norm: bool = False
     fused_loss: bool = False
@@ -80,6 +90,9 @@ class Framework:
     fused_accumulation: bool = False
     fp32_norm: bool = False
     fp32_logits: bool = False
+    dynamic_scaling: bool = False
+    wraps_blocks: bool = False
+    early_stop: bool = False
     shard_reduction: str = "reduce_scatter"
     micro_batches_of_a_stage: int = 0
     pipelined_state: str = ""
@@ -143,14 +156,16 @@ FRAMEWORKS: tuple[Framework, ...] = (
     ),
     Framework(
         "llm-foundry", r"foundry|composer|mosaic", flash=True, fused_loss=True, state="zero3",
-        optimizer="adamw", fp32_gradients=".",
-        source="llm-foundry yamls/pretrain: attn_impl flash, fused_crossentropy, FSDP, decoupled_adamw; "
+        optimizer="adamw", fp32_gradients=".", wraps_blocks=True, early_stop=True,
+        source="llm-foundry yamls/pretrain: attn_impl flash, fused_crossentropy, FSDP, decoupled_adamw, "
+        "activation_checkpointing_reentrant: false; "
         "Composer's get_mixed_precision: DEFAULT reduces in fp32, PURE in the compute type",
     ),
     Framework(
         "torchtitan", r"titan", flash=True, fused=True, fused_loss=True, state="zero3",
         sequence_parallel=True, recompute="alternate", optimizer="adamw", fp32_gradients=".",
-        micro_batches_of_a_stage=1, pipelined_state="zero1",
+        micro_batches_of_a_stage=1, pipelined_state="zero1", dynamic_scaling=True, wraps_blocks=True,
+        early_stop=True,
         source="torchtitan train_configs/llama3_*.toml: FSDP2, mixed_precision_reduce float32, compile (fp8 "
         "needs it), selective checkpointing by op; pipelined, parameters stay gathered and gradients are "
         "reduced in the last backward (parallelize_llama.py; torch/distributed/pipelining/stage.py), with as "
@@ -213,7 +228,8 @@ FRAMEWORKS: tuple[Framework, ...] = (
     ),
     Framework(
         "pytorch-fsdp", r"fsdp|fairscale|meta.*(llama|pytorch)|llama.?recipes", flash=True, state="zero3",
-        optimizer="adamw", source="PyTorch FSDP: full sharding, eager kernels, SDPA",
+        optimizer="adamw", wraps_blocks=True, early_stop=True,
+        source="PyTorch FSDP: full sharding, eager kernels, SDPA; llama-recipes: NO_REENTRANT",
     ),
     Framework(
         "intel-gaudi", r"gaudi|habana|synapse", flash=True, fused=True, state="zero1", optimizer="adamw",
@@ -225,6 +241,23 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "gradients in fp32",
     ),
 )  # fmt: skip
+
+STACKS: tuple[tuple[str, ...], ...] = (
+    (
+        "megatron-lm", "megatron-core", "megatron-core-graphs", "megatron-deepspeed", "nemo-megatron",
+        "megascale",
+    ),
+    ("tensorflow", "tensorflow-xla"),
+)  # fmt: skip
+"""Frameworks built from one another: NVIDIA's Megatron and its forks, with their fused kernels and schedules;
+TensorFlow's graphs. What is built on PyTorch alone has less in common: taken as one stack, those that are
+left out of a fit come out worse."""
+
+
+def stack_of(key: str) -> str:
+    """First framework of the stack that a framework belongs to; itself if it stands alone."""
+    return next((stack[0] for stack in STACKS if key in stack), key)
+
 
 DEFAULT = Framework("default", "", fp32_gradients=_AMP, source="PyTorch's defaults")
 
@@ -245,22 +278,29 @@ def framework_of(row: Row) -> Framework:
     """
     text = row.text("framework").lower()
     found = next((known for known in FRAMEWORKS if re.search(known.pattern, text)), DEFAULT)
-    renamed = found.key in SUCCESSORS and _year(row) >= CORE_SINCE
+    renamed = found.key in SUCCESSORS and CORE_SINCE <= _month(row) < math.inf
     if (board_key(row.text("gpu")) or "").startswith(RECENT) or renamed:
         key = SUCCESSORS.get(found.key, found.key)
         later = next((known for known in FRAMEWORKS if known.key == key), found)
         found = replace(later, flash=True)
-    return replace(found, **_stated(row))
+    stated = _stated(row)
+    if _month(row) < SECOND_FLASH:
+        stated.setdefault("flash_version", 1)
+    return replace(found, **stated)
 
 
 CORE_SINCE = 2023
 """Megatron-LM and NeMo build on Megatron-Core, with fused attention, since this year."""
 
 
-def _year(row: Row) -> int:
-    """Year in which a run was published at the earliest; 0 where the row does not say."""
-    found = re.search(r"(20[12]\d)", row.text("date"))
-    return int(found[1]) if found else 0
+SECOND_FLASH = 2023 + 9 / 12
+"""Frameworks took FlashAttention-2 (July 2023) up in autumn: llm-foundry 0.4, InternLM, Megatron-LM 23.08."""
+
+
+def _month(row: Row) -> float:
+    """When a run was published at the earliest, in years; infinity where the row does not say."""
+    found = re.search(r"(20[12]\d)(?:-(\d\d))?", row.text("date"))
+    return int(found[1]) + (int(found[2] or 1) - 1) / 12 if found else math.inf
 
 
 _STATED: tuple[tuple[str, dict[str, bool | str]], ...] = (

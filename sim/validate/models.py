@@ -196,8 +196,10 @@ def _transformer(row: Row, framework: Framework) -> tuple[str, Params, list[str]
         "vocabulary": -(-vocabulary // unit) * unit,
         "sequence_length": sequence,
         "flash": framework.flash,
+        "flash_version": framework.flash_version,
         "fused_kernels": framework.fused,
         "fused_loss": framework.fused_loss,
+        "dynamic_scaling": framework.dynamic_scaling,
         "fp32_norm": framework.fp32_norm,
         "fp32_logits": framework.fp32_logits,
     }

@@ -7,7 +7,9 @@ becomes a :class:`Skipped` with the reason.
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,6 +18,7 @@ from typing import Any
 from sim.architecture import generate
 from sim.catalog import Catalog
 from sim.errors import ClusterloomError
+from sim.models.checkpointing import KEPT_KINDS
 from sim.spec import Calibration, Cluster, Device, Scenario, Strategy, Workload
 from sim.spec.layer import Layer
 from sim.spec.workload import DTYPE_BYTES, kept_bytes
@@ -92,10 +95,7 @@ class Run:
 
         The layers are generated once for all runs of a model, whatever their batch and precision.
         """
-        params = {**self.params, **changes}
-        shape = tuple(sorted((k, v) for k, v in params.items() if k not in _VARIED and v is not None))
-        varied = {name: params[name] for name in _VARIED if name in params}
-        return _model(self.generator, shape).model_copy(update={**varied, "batch_per_device": None})
+        return workload_of(self.generator, {**self.params, **changes})
 
     @property
     def architecture(self) -> tuple[Layer, ...]:
@@ -114,6 +114,13 @@ class Run:
 
 _VARIED = ("name", "dtype", "optimizer", "global_batch_size", "fp32_gradients", "fused_accumulation")
 """Parameters on which the layers do not depend."""
+
+
+def workload_of(generator: str, params: Params) -> Workload:
+    """The workload of a generator's parameters; those that differ in batch or precision share its layers."""
+    shape = tuple(sorted((k, v) for k, v in params.items() if k not in _VARIED and v is not None))
+    varied = {name: params[name] for name in _VARIED if name in params}
+    return _model(generator, shape).model_copy(update={**varied, "batch_per_device": None})
 
 
 @lru_cache(maxsize=2048)
@@ -199,6 +206,8 @@ def load_run(row: Row, catalog: Catalog, *, fit: bool = True) -> Run:
         "global_batch_size": batch,
     }
     params |= _gradients(row, framework, str(params["dtype"]))
+    if framework.wraps_blocks and strategy.state == "zero2":
+        strategy = strategy.model_copy(update={"bucket_size": _block_bytes(generator, params)})
     run = Run(
         row=row,
         generator=generator,
@@ -241,6 +250,15 @@ def _gradients(row: Row, framework: Framework, dtype: str) -> dict[str, bool]:
     )
     wide = stated[3] in ("fp32", "float32") if stated else bool(re.search(framework.fp32_gradients, text))
     return {"fp32_gradients": wide, "fused_accumulation": framework.fused_accumulation}
+
+
+def _block_bytes(generator: str, params: Params) -> float:
+    """Bytes of the gradients of a model's largest block; embedding and head are wrapped by themselves."""
+    workload, sizes = workload_of(generator, params), Counter[int]()
+    for layer in workload.layers:
+        if layer.kind not in KEPT_KINDS:
+            sizes[layer.block] += math.ceil(layer.parameters)
+    return max(sizes.values()) * workload.gradient_bytes
 
 
 def _layout(generator: str, dtype: str) -> Params:
@@ -320,6 +338,7 @@ def _strategy(
         "sequence_parallel": sequence_parallel,
         "overlap_tensor": sequence_parallel and overlaps_tensor(row),
         "recompute": recompute,
+        "recompute_early_stop": recompute == "full" and framework.early_stop,
         "overlap": overlap,
         # More expert ranks than replicas: experts lie whole on tensor parallel ranks (Megatron-Bridge).
         "expert_tp": 1 if folded else None,

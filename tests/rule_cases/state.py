@@ -35,6 +35,13 @@ REFUSED: list[Case] = [
         advice="Try false or strategy.recompute=full.",
     ),
     Case(
+        "recompute-early-stop",
+        {"recompute_early_stop": True, "recompute": "selective"},
+        "recompute_early_stop",
+        "be false unless recompute is full",
+        advice="Try false or strategy.recompute=full.",
+    ),
+    Case(
         "replicas-per-device",
         {"replicas_per_device": 2, "state": "zero1", "dp": 16},
         "replicas_per_device",

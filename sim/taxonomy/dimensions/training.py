@@ -399,6 +399,11 @@ TRAINING: tuple[Dimension, ...] = (
             ),
             _setting("strategy.recompute", "full", "only the inputs of blocks; one more forward pass"),
             Value(
+                "full(early stop)",
+                "the same, but a block's last product does not run again (PyTorch without reentrance)",
+                {"strategy.recompute": "full", "strategy.recompute_early_stop": True},
+            ),
+            Value(
                 "layers(kinds)",
                 "of some kinds of layers only the input; each runs forward again before its backward",
                 fields=("strategy.recompute_layers",),

@@ -343,6 +343,22 @@ def parked_activations_come_back_once(c: Context) -> Finding | None:
 
 
 @RULES.refuse(
+    "recompute-early-stop",
+    "recompute_early_stop recompute",
+    "only whole blocks that run again can stop early",
+)
+def only_full_recomputation_stops_early(c: Context) -> Finding | None:
+    """An early stop of recomputation that does not run blocks again."""
+    if not c.strategy.recompute_early_stop or c.strategy.recompute == "full":
+        return None
+    ways_out: tuple[Overrides, ...] = (
+        {"strategy.recompute_early_stop": False},
+        {"strategy.recompute": "full"},
+    )
+    return Finding("strategy.recompute_early_stop", "be false unless recompute is full", "true", ways_out)
+
+
+@RULES.refuse(
     "replicas-per-device", "replicas_per_device state synchronization topology tp cp pp ep offload_optimizer",
     "whole models share a device, average on it, and exchange that with other devices by a collective",
 )  # fmt: skip
