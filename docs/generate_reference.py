@@ -352,12 +352,18 @@ def frameworks_page() -> str:
             "flash": "attention", "fused": "element-wise kernels", "fused_norm": "norms of CNNs",
             "fused_loss": "cross-entropy", "fused_accumulation": "adding up gradients",
         }  # fmt: skip
-        return ", ".join(text for name, text in names.items() if getattr(each, name)) or "nothing"
+        found = [text for name, text in names.items() if getattr(each, name)]
+        return ", ".join(found) or "nothing"
 
     def exchange(each: Any) -> str:
         when = "beside backward" if each.overlap else "after backward"
         summed = ", all-reduced" if each.shard_reduction == "all_reduce" else ""
         return f"{when}, {format_quantity(each.bucket, 'bytes')} at a time{summed}"
+
+    def recomputed(each: Any) -> str:
+        early = "; full stops early" if each.early_stop else ""
+        casts = "; 8-bit operands cast for each product" if each.dynamic_scaling else ""
+        return each.recompute + early + casts
 
     def gradients(each: Any) -> str:
         if each.fp32_gradients == "(?!)":
@@ -367,13 +373,13 @@ def frameworks_page() -> str:
     rows = [
         [
             f"`{each.key}`", f"`{each.pattern}`" if each.pattern else "any other", words(each), each.state,
-            "yes" if each.sequence_parallel else "no", each.recompute, exchange(each), gradients(each),
+            "yes" if each.sequence_parallel else "no", recomputed(each), exchange(each), gradients(each),
             each.optimizer, each.source,
         ]
         for each in (*FRAMEWORKS, DEFAULT)
     ]  # fmt: skip
     head = (
-        "key", "found in the cell `framework`", "fused", "state", "sequence parallel", "recompute",
+        "key", "found in the cell `framework`", "fused", "state", "sequence parallel", "recomputed",
         "gradients are exchanged", "gradients are kept in", "optimiser", "source",
     )  # fmt: skip
     return page(

@@ -283,6 +283,9 @@ def framework_of(row: Row) -> Framework:
         key = SUCCESSORS.get(found.key, found.key)
         later = next((known for known in FRAMEWORKS if known.key == key), found)
         found = replace(later, flash=True)
+    for key, model, fields in RECIPES:
+        if key == found.key and re.search(model, row.text("model").lower()):
+            found = replace(found, **fields)
     stated = _stated(row)
     if _month(row) < SECOND_FLASH:
         stated.setdefault("flash_version", 1)
@@ -301,6 +304,16 @@ def _month(row: Row) -> float:
     """When a run was published at the earliest, in years; infinity where the row does not say."""
     found = re.search(r"(20[12]\d)(?:-(\d\d))?", row.text("date"))
     return int(found[1]) + (int(found[2] or 1) - 1) / 12 if found else math.inf
+
+
+RECIPES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("pytorch", r"\bbert", {"bucket": 500e6, "fp32_gradients": "(?!)"}),
+    ("tensorflow", r"\bbert", {"fp32_gradients": "(?!)"}),
+    ("tensorflow-xla", r"\bbert", {"fp32_gradients": "(?!)"}),
+)
+"""What the scripts that others run do for a model: framework, pattern of its name, defaults. BERT of NVIDIA's
+DeepLearningExamples: apex at O2 keeps gradients in fp16, ``DDP(message_size=250000000)`` counts elements;
+Horovod sends fp16 (``Compression.fp16``) in TensorFlow's mixed precision."""
 
 
 _STATED: tuple[tuple[str, dict[str, bool | str]], ...] = (
