@@ -201,7 +201,8 @@ def test_chain_is_its_layers(catalog: Catalog) -> None:
     assert len(costs) == len(layers)
     for index, (layer, cost) in enumerate(zip(layers, costs, strict=True)):
         alone = layer_cost(layer, first=index == 0, **options)  # which products run again a block tells
-        assert replace(alone, recompute_alternate_s=cost.recompute_alternate_s) == cost
+        of_block = {n: getattr(cost, n) for n in ("recompute_alternate_s", "unneeded_s")}
+        assert replace(alone, **of_block) == cost
 
 
 def test_identical_blocks_cost_the_same(catalog: Catalog) -> None:
