@@ -72,6 +72,10 @@ def collectives(
         emit_json(board.to_dict())
     else:
         _print(board)
+    if not board.systems and not (out and (table["status"] == "ok").any()):
+        reason, count = max(board.skipped.items(), key=lambda item: item[1])
+        hint = f"{count} of {len(table)} rows: {reason}"
+        raise InputError("--measurements", "have a row that can be predicted and compared", hint=hint)
     return 0
 
 

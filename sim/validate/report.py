@@ -119,9 +119,14 @@ def validate_runs(
     catalog = catalog or Catalog()
     own = catalog.data_file(FILE)
     loaded = load_runs(read_rows(measurements or own), catalog)
-    published = loaded if measurements is None else load_runs(read_rows(own), catalog, fit=False)
-    rates = constant_rates(published.runs)
     chosen = _chosen(loaded, source, split)
+    # The baseline's rates are those of the published runs, which take a while to read.
+    published = (
+        loaded
+        if measurements is None
+        else load_runs(read_rows(own) if chosen.runs else (), catalog, fit=False)
+    )
+    rates = constant_rates(published.runs)
     calibration = calibration or catalog.calibration("default")
     predictions = predict_all(chosen.runs, calibration, workers=workers, cache=cache, progress=progress)
     scored = []
@@ -145,6 +150,8 @@ def _chosen(loaded: Loaded, source: str | None, split: str | None) -> Loaded:
     runs: Sequence[Any] = [run for run in loaded.runs if wanted(run)]
     skipped = [item for item in loaded.skipped if wanted(item)]
     if not runs and not skipped:
+        if not loaded.runs and not loaded.skipped:
+            raise InputError("--measurements", "have rows", "a header alone")
         what = ", ".join(f"{k} {v}" for k, v in (("--source", source), ("--split", split)) if v)
         raise InputError("--measurements", "have rows that match", what or "none")
     return Loaded(list(runs), skipped)

@@ -163,7 +163,10 @@ def load_runs(rows: Iterable[Row], catalog: Catalog | None = None, *, fit: bool 
     catalog, loaded = catalog or Catalog(), Loaded()
     for row in rows:
         try:
-            loaded.runs.append(load_run(row, catalog, fit=fit))
+            run = load_run(row, catalog, fit=fit)
+            if fit and not run.architecture:  # sizes that make no model are refused here, row by row
+                raise Unsupported("no layers")
+            loaded.runs.append(run)
         except (Unsupported, ClusterloomError) as error:
             loaded.skipped.append(Skipped(row, str(error)))
         except (ValueError, ArithmeticError, LookupError, AssertionError) as error:  # one bad row is one row

@@ -227,3 +227,22 @@ def test_less_than_the_rounding_of_a_launch_takes_the_launch(capsys: pytest.Capt
     assert main(["collective", "all_reduce", "single-gpu", "--num-hosts", "2", *sizes, "--json"]) == 0
     tiny, small, byte = (row["time_s"] for row in json.loads(capsys.readouterr().out)["rows"])
     assert 0 < tiny == pytest.approx(small, rel=1e-9) == pytest.approx(byte, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "algorithm", "bus_bandwidth"),
+    [
+        (2, "ring", 400e9),
+        (8, "ring", 400e9),
+        (8, "tree", 400e9 * 63 / 64),
+        (64, "tree", 400e9 * 511 / 512),
+        (2, "hierarchical", 1 / (2 * 7 / 8 / 450e9 + 1 / 400e9) * 2 * 15 / 16),
+        (16, "hierarchical", 1 / (2 * 7 / 8 / 450e9 + 2 * 15 / 16 / 400e9) * 2 * 127 / 128),
+    ],
+)
+def test_large_all_reduces_fill_all_eight_ports(hosts: int, algorithm: str, bus_bandwidth: float) -> None:
+    """Ideal efficiencies, 8 ports of 400 Gb/s, NVLink of 450 GB/s: nothing is lost to rails or channels."""
+    found = sim.collective(
+        "all_reduce", "dgx-h100", ["8GiB"], num_hosts=hosts, algorithm=algorithm, calibration="ideal"
+    )
+    assert found.rows[0]["bus_bandwidth_bytes_per_s"] == pytest.approx(bus_bandwidth, rel=0.01)

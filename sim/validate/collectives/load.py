@@ -77,11 +77,14 @@ def _csv(path: Path, content: str, head: str) -> pd.DataFrame:
 def _require_cells(path: Path, content: str, separator: str) -> None:
     """Refuse a row with more cells than there are columns: its cells cannot be told apart."""
     reader = csv.reader(io.StringIO(content), delimiter=separator, skipinitialspace=True)
-    width = len(next(reader, []))
-    for cells in reader:
-        if any(cell.strip() for cell in cells[width:]):
-            where = f"{path}:{reader.line_num}"
-            raise InputError("FILE", f"have at most {width} cells in a row", len(cells), where=where)
+    try:
+        width = len(next(reader, []))
+        for cells in reader:
+            if any(cell.strip() for cell in cells[width:]):
+                where = f"{path}:{reader.line_num}"
+                raise InputError("FILE", f"have at most {width} cells in a row", len(cells), where=where)
+    except csv.Error as error:
+        raise InputError("FILE", "be a CSV table", str(error), where=f"{path}:{reader.line_num}") from error
 
 
 def _log(path: Path, text: str) -> pd.DataFrame:

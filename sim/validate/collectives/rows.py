@@ -45,6 +45,7 @@ OPERATION_OF = {
 }  # fmt: skip
 _DIRECT = ("all_to_all", "send", "gather", "scatter")
 _MOST_GPUS, _MOST_DIRECT = 65536, 4096
+_SHORTEST, _LONGEST = 1e-9, 1e6  # seconds that a collective can have been measured to take
 # InfiniBand and RoCE are one transport to the library: RDMA verbs.
 _TRANSPORT = {"infiniband": "verbs", "roce": "verbs"}
 SIZE_BANDS = (("<64KiB", 64 * 1024), ("64KiB-1MiB", 1 << 20), ("1-64MiB", 64 << 20), (">=64MiB", math.inf))
@@ -182,7 +183,7 @@ def _time(record: Mapping[Hashable, Any], operation: str, size: float) -> float:
         if math.isnan(rate) and ranks >= 2 and operation in OPERATIONS:
             rate = bus / bus_factor(operation, int(ranks)) if operation != "barrier" else math.nan
         time = size / rate if rate > 0 else math.nan
-    return time if 0 < time < math.inf else math.nan
+    return time if _SHORTEST <= time <= _LONGEST else math.nan
 
 
 def _case(operation: str, text: Mapping[str, str], gpus: float, nodes: float) -> tuple[Case, str]:
