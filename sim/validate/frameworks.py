@@ -287,7 +287,7 @@ def framework_of(row: Row) -> Framework:
         if key == found.key and re.search(model, row.text("model").lower()):
             found = replace(found, **fields)
     stated = _stated(row)
-    if _month(row) < SECOND_FLASH:
+    if _month(row) < SECOND_FLASH or (board_key(row.text("gpu")) or "").startswith(WITHOUT_SECOND_FLASH):
         stated.setdefault("flash_version", 1)
     return replace(found, **stated)
 
@@ -298,6 +298,11 @@ CORE_SINCE = 2023
 
 SECOND_FLASH = 2023 + 9 / 12
 """Frameworks took FlashAttention-2 (July 2023) up in autumn: llm-foundry 0.4, InternLM, Megatron-LM 23.08."""
+
+
+WITHOUT_SECOND_FLASH = ("V100", "T4", "P100", "RTX-20", "TITAN")
+"""Devices before Ampere, which FlashAttention-2 does not run on: other fused kernels are at most as fast as
+the first version (Dao 2023, arXiv:2307.08691, section 4.1)."""
 
 
 def _month(row: Row) -> float:

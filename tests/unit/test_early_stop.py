@@ -90,6 +90,11 @@ def test_flash_attention_by_date(date: str, version: int) -> None:
     assert framework_of(row).flash_version == version
 
 
+def test_older_devices_run_no_second_flash_attention() -> None:
+    row = Row({"framework": "llm-foundry", "gpu": "V100 32GB", "date": "2024-05"})
+    assert framework_of(row).flash_version == 1
+
+
 def test_fsdp_scatters_gradients_block_by_block() -> None:
     cells = {
         "id": "1", "model": "llama-7b", "gpu": "H100", "gpus": "8", "mbs": "1", "gbs": "64",
