@@ -16,13 +16,15 @@ from sim.engine.plan import Plan
 class Flow:
     """An active transfer."""
 
-    __slots__ = ("cap", "completion", "factor", "instance", "left", "loads", "rate", "ticket", "time")
+    __slots__ = (
+        "begun", "cap", "completion", "factor", "instance", "left", "loads", "rate", "ticket", "time",
+    )  # fmt: skip
 
     def __init__(
         self, instance: int, left: float, cap: float, loads: list[tuple[int, float]], now: float
     ) -> None:
         self.instance, self.left, self.cap, self.loads, self.time = instance, left, cap, loads, now
-        self.ticket = -1
+        self.ticket, self.begun = -1, now
         self.rate, self.factor = 0.0, 1.0
         self.completion: Completion | None = None
 

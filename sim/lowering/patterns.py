@@ -28,10 +28,14 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class StepLatency:
-    """Library latency added to every step of a collective, in seconds, by reach of the message."""
+    """Library latency added to every step of a collective, in seconds, by reach of the message.
+
+    ``start``: what an operation whose messages the library sends one by one takes besides, once.
+    """
 
     local: float
     network: float
+    start: float = 0.0
 
 
 @dataclass(frozen=True)

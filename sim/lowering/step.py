@@ -510,15 +510,15 @@ class StepLowering:
         for hop in ready:
             posted = self.computed.get(hop.target, {})
             crossed = self._waits_for_sends and any(hop.crosses(other) for other in ready)
-            arrived = self._deliver(hop, {**posted, **hop.ends}, crossed=crossed)
+            arrived = self._deliver(hop, hop.ends, posted, crossed=crossed)
             tasks = [task for ends in arrived.values() for task in ends]
             held = self.sent.setdefault(hop.source, {})
             for index in self.emitter.stage_classes[hop.source]:
                 held[index] = [*held.get(index, []), *tasks]
 
-    def _deliver(self, hop: Hop, ends: Ends, *, crossed: bool = False) -> Ends:
+    def _deliver(self, hop: Hop, ends: Ends, posted: Ends | None = None, *, crossed: bool = False) -> Ends:
         m, virtual = hop.action.micro_batch, self._virtual_stage(hop.target, hop.action.chunk)
-        arrived = ends if hop.target == hop.source else self._send(hop, ends, crossed)
+        arrived = ends if hop.target == hop.source else self._send(hop, ends, posted, crossed)
         (self.activations if hop.action.kind == "F" else self.gradients)[virtual, m] = arrived
         return arrived
 
@@ -533,9 +533,10 @@ class StepLowering:
             return ends
         return {c: [*ends.get(c, []), *sent.get(c, [])] for c in self.emitter.stage_classes[stage]}
 
-    def _send(self, hop: Hop, ends: Ends, crossed: bool) -> Ends:
+    def _send(self, hop: Hop, ends: Ends, posted: Ends | None, crossed: bool) -> Ends:
         """Point-to-point activations or gradients; with sequence parallelism each rank sends its part.
 
+        A receiver that has ``posted`` sends its note then: data that are ready later do not wait for it.
         Of two stages that exchange at one time (``crossed``) the one that comes later finds the other's note:
         its data leave at once, and its own note behind them.
         """
@@ -546,11 +547,16 @@ class StepLowering:
         family = f"pp_{route}"
         label = route if route == hop.direction else f"{route}_{hop.direction}"
         classes = self.emitter.stage_classes[hop.source]
+        extra = size / self.emitter.idle_rate(family, classes) if crossed else 0.0
+        if posted is not None:
+            ends, extra = (
+                self._noted(family, hop, ends, posted),
+                extra - self.emitter.note_latency(family, classes[0]),
+            )
         sent = self.emitter.collective(
             family, classes, size, f"send.{hop.direction}",
             Cause.PIPELINE_COMM, ends, stream=(f"pp_send_{label}", f"pp_receive_{label}"),
-            extra_latency=size / self.emitter.idle_rate(family, classes) if crossed else 0.0,
-            micro_batch=hop.action.micro_batch, step=self.step,
+            extra_latency=extra, micro_batch=hop.action.micro_batch, step=self.step,
         )  # fmt: skip
         sender_of = self.emitter.sender_of[family]
         arrived = {
@@ -560,6 +566,21 @@ class StepLowering:
         if not self.strategy.scatter_gather or self.strategy.sequence_parallel or self.strategy.tp == 1:
             return arrived
         return self._gathered(hop, arrived)
+
+    def _noted(self, family: str, hop: Hop, ends: Ends, posted: Ends) -> Ends:
+        """What a message waits for: that it is there, and the note of a receiver that has ``posted``."""
+        after: Ends = {}
+        for index in self.emitter.stage_classes[hop.source]:
+            waiting = [r for r in posted if self.emitter.sender_of[family].get((r, hop.source)) == index]
+            tasks = [task for receiver in waiting for task in posted[receiver]]
+            after[index] = list(ends.get(index, []))
+            if tasks:  # else it has waited since the step began
+                options = {"micro_batch": hop.action.micro_batch, "step": self.step}
+                name = f"note.{hop.direction}"
+                after[index].append(
+                    self.emitter.note(family, index, name, Cause.PIPELINE_COMM, tasks, **options)
+                )
+        return after
 
     def _gathered(self, hop: Hop, ends: Ends) -> Ends:
         """The parts that the tensor parallel ranks of a stage got, gathered by all of them."""

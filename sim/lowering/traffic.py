@@ -22,9 +22,11 @@ from sim.spec import Calibration, Cluster
 
 def step_latency(calibration: Calibration, library: str) -> StepLatency:
     """Latency that a library adds to every step of a collective."""
+    start = "start_latency"
     return StepLatency(
         calibration.value("library", library, "step_latency"),
         calibration.value("library", library, "step_latency_network"),
+        calibration.value("library", library, start) if calibration.has("library", library, start) else 0.0,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -176,6 +176,7 @@ class TransferEmitter:
             counter = self.builder.counter(f"{stream}.finished")
         self._finished[members, stream] = counter, earlier + 1
         tasks: list[int] = []
+        start = extra_latency + self.traffic.step_latency.start
         for message in sent:
             latency = message.reduced_bytes / self.traffic.reduction_rate
             if message.behind_bytes:
@@ -185,7 +186,7 @@ class TransferEmitter:
                     family, group, message.size_bytes, name, cause,
                     [tasks[i] for i in message.after] if message.after else before,
                     participants=members, stream=stream, phase=message.phase,
-                    extra_latency=latency if message.after else latency + extra_latency, **options,
+                    extra_latency=latency if message.after else latency + start, **options,
                 )
             )  # fmt: skip
             if not message.after and earlier >= gloo.WIDTH:
@@ -202,6 +203,26 @@ class TransferEmitter:
         """Bytes/s of a collective's first phase in the groups of these classes, alone on its links."""
         groups = self.family_classes[family].groups_of(tuple(classes))
         return min((self._flow_rate(family, group, 0) for group in groups), default=float("inf"))
+
+    def note(
+        self, family: str, sender: int, name: str, cause: Cause, after: list[Edge], **options: Any
+    ) -> int:
+        """The note of a receiver that is ready: half of the rendezvous that a message of ``family`` is.
+
+        The message itself then has its latency less ``note_latency``.
+        """
+        group = self.family_classes[family].by_member[sender][0]
+        receiver = self.family_classes[family].members[group][-1]
+        return self.builder.task(
+            TaskKind.TRANSFER, name, cause, device=self.device_row[receiver], after=after,
+            work=self.note_latency(family, sender), **options,
+        )  # fmt: skip
+
+    def note_latency(self, family: str, sender: int) -> float:
+        """Seconds of a receiver's note to a sender."""
+        group = self.family_classes[family].by_member[sender][0]
+        routed, table = self.traffic.families[family], self.family_classes[family]
+        return routed.loads[0].timing(table.representative[group], 0.0)[0] / 2
 
     def _flow_rate(self, family: str, group: int, phase: int) -> float:
         """Bytes/s of an elementary flow of a phase that nothing else disturbs."""
@@ -272,7 +293,10 @@ class TransferEmitter:
             if library is not None and routed.collective[0]:
                 table.timing[key] = library.timing(routed, table.representative[group], phase, size)
             else:
-                table.timing[key] = _windowed(routed, table.representative[group], phase, size)
+                timing = _windowed(routed, table.representative[group], phase, size)
+                if self.traffic.messages and not routed.operation:
+                    timing = replace(timing, latency=timing.latency + self.traffic.step_latency.start)
+                table.timing[key] = timing
         return table.timing[key]
 
     def collectives(self) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sim.engine import play
-from sim.engine.tcp import LATER_SHARE
+from sim.engine.tcp import HEAD_START, LATER_SHARE, NEXT_SHARE
 from sim.graph.builder import GraphBuilder
 from sim.graph.execution import Cause, LinkTable, TaskKind
 
@@ -71,3 +71,18 @@ def test_shared_places_are_work_conserving() -> None:
     found = ends([(0, 1, (0, 1)), (0, 2, (0, 2)), (0.5, 1, (1,))], "tcp")
     assert found[2] == pytest.approx(2.25)
     assert max(found) == pytest.approx(3)
+
+
+def test_the_share_falls_with_the_head_start() -> None:
+    """Two transfers of 10 bytes; while both last, the later one gets its share."""
+
+    def share(apart: float) -> float:
+        first, second = ends([(0, 10, (0, 1)), (apart, 10, (0, 2))], "tcp")
+        assert second == pytest.approx(20)
+        rate = (10 - apart) / (first - apart)  # of the first one beside the second
+        return (1 - rate) / rate
+
+    assert share(1e-6) == pytest.approx(NEXT_SHARE, rel=1e-3)
+    middle = LATER_SHARE + (NEXT_SHARE - LATER_SHARE) / np.e
+    assert share(HEAD_START) == pytest.approx(middle, rel=1e-6)
+    assert share(1.0) == pytest.approx(LATER_SHARE, rel=1e-6)
