@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sim.graph.builder import Ends
+from sim.graph.execution import Cause
+from sim.lowering.emitter import Emitter
 from sim.models.schedules import Action, Slot
 
 
@@ -37,3 +39,19 @@ class Hop(NamedTuple):
             and other.kind in "FBI"
             for other in slot or ()
         )
+
+
+def noted(emitter: Emitter, family: str, hop: Hop, step: int, ends: Ends, posted: Ends) -> Ends:
+    """What a message waits for: that it is there, and the note of a receiver that has ``posted``."""
+    after: Ends = {}
+    for index in emitter.stage_classes[hop.source]:
+        waiting = [r for r in posted if emitter.sender_of[family].get((r, hop.source)) == index]
+        tasks = [task for receiver in waiting for task in posted[receiver]]
+        after[index] = list(ends.get(index, []))
+        if tasks:  # else it has waited since the step began
+            note = emitter.note(
+                family, index, f"note.{hop.direction}", Cause.PIPELINE_COMM, tasks,
+                micro_batch=hop.action.micro_batch, step=step,
+            )  # fmt: skip
+            after[index].append(note)
+    return after

@@ -18,7 +18,7 @@ from sim.lowering.context import context_lowering, is_split
 from sim.lowering.emitter import Emitter
 from sim.lowering.ends import joined, pack, same_shape, unpack
 from sim.lowering.halo import Halo
-from sim.lowering.hop import Hop
+from sim.lowering.hop import Hop, noted
 from sim.lowering.parked import ParkedActivations
 from sim.lowering.state.base import StateLowering
 from sim.lowering.tensor_overlap import TensorOverlap
@@ -549,10 +549,8 @@ class StepLowering:
         classes = self.emitter.stage_classes[hop.source]
         extra = size / self.emitter.idle_rate(family, classes) if crossed else 0.0
         if posted is not None:
-            ends, extra = (
-                self._noted(family, hop, ends, posted),
-                extra - self.emitter.note_latency(family, classes[0]),
-            )
+            ends = noted(self.emitter, family, hop, self.step, ends, posted)
+            extra -= self.emitter.note_latency(family, classes[0])
         sent = self.emitter.collective(
             family, classes, size, f"send.{hop.direction}",
             Cause.PIPELINE_COMM, ends, stream=(f"pp_send_{label}", f"pp_receive_{label}"),
@@ -566,21 +564,6 @@ class StepLowering:
         if not self.strategy.scatter_gather or self.strategy.sequence_parallel or self.strategy.tp == 1:
             return arrived
         return self._gathered(hop, arrived)
-
-    def _noted(self, family: str, hop: Hop, ends: Ends, posted: Ends) -> Ends:
-        """What a message waits for: that it is there, and the note of a receiver that has ``posted``."""
-        after: Ends = {}
-        for index in self.emitter.stage_classes[hop.source]:
-            waiting = [r for r in posted if self.emitter.sender_of[family].get((r, hop.source)) == index]
-            tasks = [task for receiver in waiting for task in posted[receiver]]
-            after[index] = list(ends.get(index, []))
-            if tasks:  # else it has waited since the step began
-                options = {"micro_batch": hop.action.micro_batch, "step": self.step}
-                name = f"note.{hop.direction}"
-                after[index].append(
-                    self.emitter.note(family, index, name, Cause.PIPELINE_COMM, tasks, **options)
-                )
-        return after
 
     def _gathered(self, hop: Hop, ends: Ends) -> Ends:
         """The parts that the tensor parallel ranks of a stage got, gathered by all of them."""
