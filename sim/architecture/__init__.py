@@ -9,6 +9,7 @@ from typing import Any
 from sim.architecture import (
     cnn,
     detection,
+    diffusion,
     electra,
     encoder_decoder,
     hierarchical,
@@ -17,8 +18,10 @@ from sim.architecture import (
     latent,
     mobile,
     moe,
+    one_stage,
     recommender,
     recurrent,
+    segmentation,
     speech,
     transformer,
     transformer_xl,
@@ -43,6 +46,9 @@ GENERATORS: dict[str, Generator[Any]] = {
     "dlrm": recommender.generate_dlrm,
     "ssd300": detection.generate_ssd300,
     "mask-rcnn": detection.generate_mask_rcnn,
+    **diffusion.GENERATORS,
+    **one_stage.GENERATORS,
+    **segmentation.GENERATORS,
     **hierarchical.GENERATORS,
     **{
         f"cnn:{name}": generator

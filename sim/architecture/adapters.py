@@ -7,12 +7,13 @@ frozen weight would need, its input, is not kept.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import Field
 
 from sim.spec.base import Spec
-from sim.spec.layer import Attention, Gemm, Layer, MemoryBound, Op
+from sim.spec.layer import Attention, Convolution, Gemm, Layer, MemoryBound, Op
 
 
 class Adapters(Spec):
@@ -27,6 +28,23 @@ class Adapters(Spec):
     frozen_bits: float | None = Field(
         None, gt=0, description="bits of a frozen weight, e.g. 4.127 for QLoRA; the compute type's if absent"
     )
+
+
+def frozen(layers: Iterable[Layer]) -> list[Layer]:
+    """Layers of which nothing is trained and, in front of all that is, nothing is kept."""
+    return [
+        layer.replace(
+            ops=tuple(_fixed(op) for op in layer.ops), parameters=0.0, tensors=(), tensor_parameters=0.0,
+            frozen_parameters=layer.parameters, frozen_tensor_parameters=layer.tensor_parameters,
+            stored_elements=0.0, stored_tensor_elements=0.0, stored_selective_elements=0.0, kind="frozen",
+        )
+        for layer in layers
+    ]  # fmt: skip
+
+
+def _fixed(op: Op) -> Op:
+    """An operation whose weights are not trained."""
+    return op.replace(frozen=True) if isinstance(op, Gemm | Convolution) else op
 
 
 ATTENTION = ("attention", "cross_attention")
@@ -47,8 +65,7 @@ def _adapted(layer: Layer, adapters: Adapters, targeted: bool) -> Layer:
     tensors: list[float] = []
     divided = kept = 0.0
     for op in layer.ops:
-        frozen = op.replace(frozen=True) if "frozen" in type(op).model_fields else op
-        ops.append(frozen)
+        ops.append(_fixed(op))
         if (
             not targeted
             or not isinstance(op, Gemm)

@@ -100,7 +100,7 @@ def resnet(shape: ImageShape, depth: int) -> tuple[Layer, ...]:
             stride = 2 if stage > 0 and index == 0 else 1
             width = 64 * 2**stage
             if depth < 50:
-                image = _basic(net, image, width, stride)
+                image = basic(net, image, width, stride)
             else:
                 image = bottleneck(net, image, width, stride, downsample=index == 0)
             net.next_block()
@@ -109,7 +109,7 @@ def resnet(shape: ImageShape, depth: int) -> tuple[Layer, ...]:
     return net.layers()
 
 
-def _basic(net: Trace, image: Image, width: int, stride: int) -> Image:
+def basic(net: Trace, image: Image, width: int, stride: int) -> Image:
     """A residual block of two 3 x 3 convolutions; with a stride the identity is projected."""
     inner = net.convolution(image, width, 3, stride, 1)
     if stride == 1:
@@ -162,16 +162,17 @@ GROUPED = {
 2018)."""
 
 
-def grouped_resnet(shape: ImageShape, kind: Grouped) -> tuple[Layer, ...]:
-    """A network of :data:`GROUPED`."""
-    net = Trace(shape.fused_norm, shape.channels_last)
-    image = net.convolution(Image(3, shape.image_size, shape.image_size), 64, 7, 2, 3)
-    image = net.pool(image, 3, 2, 1)
+def grouped_features(
+    net: Trace, image: Image, kind: Grouped, strides: tuple[int, ...] = (1, 2, 2, 2)
+) -> list[Image]:
+    """Outputs of the four stages of a ResNet of bottlenecks."""
+    image = net.pool(net.convolution(image, 64, 7, 2, 3), 3, 2, 1)
     net.next_block()
+    stages = []
     for stage, repeats in enumerate(RESNET_STAGES[kind.depth]):
         width, channels = kind.groups * kind.width * 2**stage, 256 * 2**stage
         for index in range(repeats):
-            stride = 2 if stage > 0 and index == 0 else 1
+            stride = strides[stage] if index == 0 else 1
             inner = net.convolution(image, width, 1)
             inner = net.convolution(inner, width, 3, stride, 1, groups=kind.groups)
             direct = index > 0
@@ -180,6 +181,14 @@ def grouped_resnet(shape: ImageShape, kind: Grouped) -> tuple[Layer, ...]:
                 out = net.squeeze_excite(out, channels // 16)
             image = out if direct else net.convolution(image, channels, 1, stride, residual=True)
             net.next_block()
+        stages.append(image)
+    return stages
+
+
+def grouped_resnet(shape: ImageShape, kind: Grouped) -> tuple[Layer, ...]:
+    """A network of :data:`GROUPED`."""
+    net = Trace(shape.fused_norm, shape.channels_last)
+    image = grouped_features(net, Image(3, shape.image_size, shape.image_size), kind)[-1]
     image = net.adaptive_pool(image, 1)
     net.linear(image.elements, shape.num_classes, head=True)
     return net.layers()

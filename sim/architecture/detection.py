@@ -1,4 +1,4 @@
-"""Detectors: SSD300 and Mask R-CNN on ResNet-50, with the shapes of NVIDIA's DeepLearningExamples.
+"""Detectors: SSD300, Faster and Mask R-CNN, with the shapes of NVIDIA's DeepLearningExamples and MLPerf.
 
 SSD (Liu et al. 2016, arXiv:1512.02325) keeps ResNet-50 up to its third stage, whose stride is 1 there, and
 adds five blocks; six feature maps carry heads for boxes and classes. Mask R-CNN (He et al. 2017,
@@ -10,13 +10,14 @@ Anchors, matching, suppression and sampling are taken as passes over their tenso
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
-from sim.architecture.cnn import RESNET_STAGES, bottleneck
+from sim.architecture.cnn import RESNET_STAGES, basic, bottleneck
 from sim.architecture.common import Generator
 from sim.architecture.images import Image, Trace
+from sim.architecture.one_stage import pyramid
 from sim.spec.base import Spec
 from sim.spec.layer import Layer
 
@@ -26,6 +27,7 @@ class SsdShape(Spec):
 
     image_size: int = Field(300, ge=96, description="height and width of the input, pixels")
     num_classes: int = Field(81, ge=2, description="classes, background included")
+    backbone: Literal["resnet34", "resnet50"] = Field("resnet50", description="backbone; MLPerf has resnet34")
     fused_norm: bool = Field(False, description="batch norm, residual addition and ReLU in one kernel")
     channels_last: bool = Field(True, description="layout of the tensors is that of tensor cores (NHWC)")
 
@@ -38,6 +40,7 @@ class MaskRcnnShape(Spec):
     num_classes: int = Field(81, ge=2, description="classes, background included")
     box_regions: int = Field(512, ge=1, description="sampled regions per image that the box head sees")
     mask_regions: int = Field(128, ge=1, description="of them positive, which the mask head sees")
+    masks: bool = Field(True, description="whether there is a mask head; Faster R-CNN has none")
     fused_norm: bool = Field(True, description="frozen batch norm, residual addition and ReLU in one kernel")
     channels_last: bool = Field(True, description="layout of the tensors is that of tensor cores (NHWC)")
 
@@ -50,15 +53,16 @@ _SSD_BOXES = (4, 6, 6, 6, 4, 4)
 
 
 def ssd300(shape: SsdShape) -> tuple[Layer, ...]:
-    """SSD300 with a ResNet-50 backbone."""
+    """SSD300 on a ResNet."""
     net = Trace(shape.fused_norm, shape.channels_last)
     image = _stem(net, Image(3, shape.image_size, shape.image_size))
+    small = shape.backbone == "resnet34"  # its added blocks have no norms
     for stage in range(3):
-        image = _stage(net, image, stage, stride=2 if stage == 1 else 1)
+        image = _stage(net, image, stage, stride=2 if stage == 1 else 1, basics=small)
     maps = [image]
     for inner, outer, stride, padding in _SSD_BLOCKS:
-        hidden = net.convolution(maps[-1], inner, 1)
-        maps.append(net.convolution(hidden, outer, 3, stride, padding))
+        hidden = net.convolution(maps[-1], inner, 1, bias=small, norm=not small)
+        maps.append(net.convolution(hidden, outer, 3, stride, padding, bias=small, norm=not small))
         net.next_block()
     for feature, boxes in zip(maps, _SSD_BOXES, strict=True):
         net.convolution(feature, 4 * boxes, 3, padding=1, bias=True, norm=False, relu=False)
@@ -69,18 +73,17 @@ def ssd300(shape: SsdShape) -> tuple[Layer, ...]:
 
 
 def mask_rcnn(shape: MaskRcnnShape) -> tuple[Layer, ...]:
-    """Mask R-CNN, ResNet-50 with a feature pyramid."""
+    """Mask or Faster R-CNN, ResNet-50 with a feature pyramid."""
     net = Trace(shape.fused_norm, shape.channels_last)
     image = _stem(net, Image(3, shape.image_height, shape.image_width))
     stages: list[Image] = []
     for stage in range(4):
         image = _stage(net, image, stage, stride=2 if stage else 1)
         stages.append(image)
-    levels = [net.convolution(each, 256, 1, bias=True, norm=False, relu=False) for each in stages]
-    pyramid = [net.convolution(each, 256, 3, padding=1, bias=True, norm=False, relu=False) for each in levels]
-    pyramid.append(net.pool(pyramid[-1], 1, 2))
+    levels = pyramid(net, stages)
+    levels.append(net.pool(levels[-1], 1, 2))
     net.next_block()
-    for index, level in enumerate(pyramid):  # one network for all levels: weights counted once
+    for index, level in enumerate(levels):  # one network for all levels: weights counted once
         hidden = net.convolution(level, 256, 3, padding=1, bias=True, norm=False, shared=index > 0)
         net.convolution(hidden, 3, 1, bias=True, norm=False, relu=False, shared=index > 0)
         net.convolution(hidden, 12, 1, bias=True, norm=False, relu=False, shared=index > 0)
@@ -90,7 +93,14 @@ def mask_rcnn(shape: MaskRcnnShape) -> tuple[Layer, ...]:
     features = net.linear(features, 1024, relu=True, rows=shape.box_regions)
     net.linear(features, shape.num_classes, rows=shape.box_regions)
     net.linear(features, 4 * shape.num_classes, rows=shape.box_regions)
-    net.next_block()
+    if shape.masks:
+        net.next_block()
+        _mask_head(net, shape)
+    return net.layers()
+
+
+def _mask_head(net: Trace, shape: MaskRcnnShape) -> None:
+    """Four convolutions, a transposed one and the classifier, on the positive regions."""
     net.passes("pool", 2.0 * shape.mask_regions * 256 * 14 * 14)
     region = Image(256, 14 * shape.mask_regions, 14)  # regions below each other
     for _ in range(4):
@@ -99,7 +109,6 @@ def mask_rcnn(shape: MaskRcnnShape) -> tuple[Layer, ...]:
     net.convolution(region, 4 * 256, 1, bias=False, norm=False)
     large = Image(256, 2 * region.height, 2 * region.width)
     net.convolution(large, shape.num_classes, 1, bias=True, norm=False, relu=False, head=True)
-    return net.layers()
 
 
 def _stem(net: Trace, image: Image) -> Image:
@@ -109,8 +118,11 @@ def _stem(net: Trace, image: Image) -> Image:
     return image
 
 
-def _stage(net: Trace, image: Image, stage: int, *, stride: int) -> Image:
+def _stage(net: Trace, image: Image, stage: int, *, stride: int, basics: bool = False) -> Image:
     for index in range(RESNET_STAGES[50][stage]):
+        if basics:
+            image = basic(net, image, 64 * 2**stage, stride if index == 0 else 1)
+            continue
         image = bottleneck(net, image, 64 * 2**stage, stride if index == 0 else 1, downsample=index == 0)
         net.next_block()
     return image

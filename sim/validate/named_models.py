@@ -45,14 +45,29 @@ CNN_NAMES: tuple[Named, ...] = (
        {"image_size": size, "wide_squeeze": True}) for name, (_, _, size) in EFFICIENTNETS.items()),
     *((rf"^efficientnet-?{name}(?!\d)", f"cnn:efficientnet-{name}", {"image_size": size})
       for name, (_, _, size) in EFFICIENTNETS.items()),
+    (r"^ssd.*(resnet-?34|r34)|^single-?stage", "ssd300", {"backbone": "resnet34"}),
     (r"^ssd(300)?($|-)", "ssd300", {}),
+    (r"^retina-?net.*(?<!next-)(?<!next)(resnet-?50|r50)", "retinanet",
+     {"backbone": "resnet50", "num_classes": 91}),
+    (r"^retina-?net", "retinanet", {}),
+    (r"^yolo-?v?3", "yolov3", {}),
+    (r"^(3d-?u-?net|u-?net-?3d|nn-?u-?net(?!.*2d))", "unet", {}),
+    (r"^u-?net-?(industrial|tiny)|^tiny-?u-?net", "unet",
+     {"image_size": 512, "depth": 1, "filters": (32, 32, 64, 128, 256), "pooled": True, "norm": False,
+      "num_classes": 1}),
+    (r"^u-?net(?!.*3d)", "unet",
+     {"image_size": 572, "depth": 1, "filters": (64, 128, 256, 512, 1024), "pooled": True, "padded": False,
+      "norm": False, "num_classes": 2}),
+    (r"^deeplab-?v?3?(\+|-?plus|p)", "deeplab", {}),
+    (r"^deeplab", "deeplab", {"plus": False}),
 )  # fmt: skip
 """Image networks, with the paper's resolution; whether norms are fused is the framework's."""
 
 OTHERS: tuple[Named, ...] = (
-    (r"^gnmt", "gnmt", {"sequence_length": 36, "target_length": 36}),
+    (r"^(gnmt|nmt($|-))", "gnmt", {"sequence_length": 36, "target_length": 36}),
     (r"^jasper", "jasper", {"frames": 1620}),
     (r"^mask-?r-?cnn", "mask-rcnn", {"fused_norm": True}),
+    (r"^faster-?r-?cnn", "mask-rcnn", {"fused_norm": True, "masks": False}),
     (r"^(ncf|neumf|neural-collaborative)", "ncf", {}),
     (r"^dlrm", "dlrm", {}),
 )
@@ -116,6 +131,71 @@ _SCOUT: Params = {
 
 TRANSFORMERS: tuple[Named, ...] = (
     (r"llama-?4-?scout", "moe", _SCOUT),
+    (
+        r"deepseek-?moe-?16b",
+        "moe",
+        {
+            **_LLAMA,
+            "num_layers": 28,
+            "hidden": 2048,
+            "num_heads": 16,
+            "num_experts": 64,
+            "top_k": 6,
+            "shared_experts": 2,
+            "ffn_hidden": 1408,
+            "vocabulary": 102_400,
+            "sequence_length": 4096,
+        },
+    ),
+    (
+        r"qwen-?1[.]5-?moe",
+        "moe",
+        {
+            **_LLAMA,
+            "num_layers": 24,
+            "hidden": 2048,
+            "num_heads": 16,
+            "num_experts": 60,
+            "top_k": 4,
+            "shared_experts": 4,
+            "ffn_hidden": 1408,
+            "vocabulary": 151_936,
+            "sequence_length": 4096,
+        },
+    ),
+    (
+        r"qwen-?2-?57b",
+        "moe",
+        {
+            **_LLAMA,
+            "num_layers": 28,
+            "hidden": 3584,
+            "num_heads": 28,
+            "num_kv_heads": 4,
+            "num_experts": 64,
+            "top_k": 8,
+            "shared_experts": 8,
+            "ffn_hidden": 2560,
+            "vocabulary": 151_936,
+            "sequence_length": 4096,
+        },
+    ),
+    (
+        r"phi-?3[.]5-?moe",
+        "moe",
+        {
+            **_LLAMA,
+            "num_layers": 32,
+            "hidden": 4096,
+            "num_heads": 32,
+            "num_kv_heads": 8,
+            "num_experts": 16,
+            "top_k": 2,
+            "ffn_hidden": 6400,
+            "vocabulary": 32_064,
+            "sequence_length": 4096,
+        },
+    ),
     (r"deepseek-?(v3|r1)|^dsv3", "latent", _V3),
     (r"deepseek-?v2-?lite|deepseek-?coder-?v2-?lite", "latent", _V2_LITE),
     (r"deepseek-?(coder-?)?v2", "latent", _V2),
@@ -139,10 +219,19 @@ _TRANSLATION: Params = {
     "sequence_length": 32, "target_length": 32,
 }  # fmt: skip
 _TRANSLATION_BASE: Params = {**_TRANSLATION, "hidden": 512, "num_heads": 8}
-_WHISPER: Params = {
-    "encoder_layers": 32, "decoder_layers": 32, "hidden": 1280, "num_heads": 20, "vocabulary": 51866,
-    "sequence_length": 1500, "target_length": 448,
-}  # fmt: skip
+WHISPERS = (
+    ("tiny", 4, 384), ("base", 6, 512), ("small", 12, 768), ("medium", 24, 1024), ("large", 32, 1280),
+)  # fmt: skip
+"""Name, blocks of the encoder and of the decoder, width."""
+
+
+def _whisper(layers: int, hidden: int) -> Params:
+    return {
+        "encoder_layers": layers, "decoder_layers": layers, "hidden": hidden, "num_heads": hidden // 64,
+        "vocabulary": 51_866, "sequence_length": 1500, "target_length": 448,
+    }  # fmt: skip
+
+
 _XL_BASE: Params = {
     "num_layers": 16, "hidden": 512, "num_heads": 8, "ffn_hidden": 2048, "sequence_length": 192,
     "memory_length": 192, "vocabulary": 267_735, "max_positions": 192,
@@ -170,9 +259,14 @@ SEQUENCES: tuple[Named, ...] = (
     (rf"{_T5}small", "encoder-decoder", _t5(8, 512, 6, 1024)),
     (r"^m?bart-?large", "encoder-decoder", _BART),
     (r"^m?bart-?base", "encoder-decoder", _BART_BASE),
-    (r"^whisper-?large", "encoder-decoder", _WHISPER),
+    (r"^m?bart$", "encoder-decoder", _BART),
+    *(
+        (rf"^whisper-?{name}", "encoder-decoder", _whisper(layers, hidden))
+        for name, layers, hidden in WHISPERS
+    ),
     (r"^transformer-?(\w+[-_])*big", "encoder-decoder", _TRANSLATION),
     (r"^transformer-?base", "encoder-decoder", _TRANSLATION_BASE),
+    (r"^transformer($|-\(?(wmt|mlperf|translation|nmt|en))", "encoder-decoder", _TRANSLATION),
     (r"^transformer-?xl-?base", "transformer-xl", _XL_BASE),
     (r"^transformer-?xl-?large", "transformer-xl", _XL_LARGE),
 )
@@ -180,6 +274,33 @@ SEQUENCES: tuple[Named, ...] = (
 BART: Lewis et al. 2020; Whisper: Radford et al. 2022, 30 s of speech, its two convolutions left out;
 Transformer: Vaswani et al. 2017; Transformer-XL: Dai et al. 2019 with the segment lengths of
 NVIDIA/DeepLearningExamples). A translation sample is taken as 32 tokens each way."""
+
+_SDXL: Params = {
+    "channels": (320, 640, 1280), "depths": (0, 2, 10), "middle_depth": 10, "context": 2048, "head_dim": 64,
+    "added_width": 2816, "latent_size": 128, "text_encoders": ("clip-l", "openclip-bigg"),
+}  # fmt: skip
+_SD2: Params = {"context": 1024, "head_dim": 64, "text_encoders": ("openclip-h",)}
+
+
+def _dit(layers: int, hidden: int, heads: int) -> Params:
+    return {"num_layers": layers, "hidden": hidden, "num_heads": heads}
+
+
+DITS = {"xl": (28, 1152, 16), "l": (24, 1024, 16), "b": (12, 768, 12), "s": (12, 384, 6)}
+"""Blocks, width, heads."""
+DIFFUSION: tuple[Named, ...] = (
+    (r"sdxl|stable-?diffusion-?xl|^sd-?xl", "diffusion-unet", _SDXL),
+    (r"^(stable-?diffusion|sd)-?v?2[.]?1?.*768", "diffusion-unet", {**_SD2, "latent_size": 96}),
+    (r"^(stable-?diffusion|sd)-?v?2", "diffusion-unet", _SD2),
+    (r"^stable-?diffusion(?!-?v?3)|^sd-?v?1|^latent-?diffusion", "diffusion-unet", {}),
+    *(
+        (rf"^dit-?{size}/?{patch}", "dit", {**_dit(*known), "patch_size": patch})
+        for size, known in DITS.items()
+        for patch in (4, 8)
+    ),
+    *((rf"^dit-?{size}(?![a-z])", "dit", _dit(*known)) for size, known in DITS.items()),
+)
+"""Diffusion models; MLPerf's Stable Diffusion is version 2 at 512 x 512 with stored latents."""
 
 VISION: tuple[Named, ...] = (
     (r"^(vit|deit)-?(ti|tiny)", "vit", {"num_layers": 12, "hidden": 192, "num_heads": 3}),
@@ -195,5 +316,5 @@ VISION: tuple[Named, ...] = (
 )  # fmt: skip
 """Vision transformers (Dosovitskiy et al. 2021, arXiv:2010.11929, table 1; Zhai 2022) and staged networks."""
 
-NAMED: tuple[Named, ...] = (*CNN_NAMES, *OTHERS, *SEQUENCES, *TRANSFORMERS, *VISION)
+NAMED: tuple[Named, ...] = (*CNN_NAMES, *OTHERS, *SEQUENCES, *TRANSFORMERS, *DIFFUSION, *VISION)
 """All of them."""

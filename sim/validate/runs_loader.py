@@ -205,7 +205,7 @@ def load_run(row: Row, catalog: Catalog, *, fit: bool = True) -> Run:
         **_layout(generator, dtype),
         "name": row.text("model") or "unnamed",
         "dtype": dtype,
-        "optimizer": _optimizer(row, framework),
+        "optimizer": _optimizer(row, framework, generator),
         "global_batch_size": batch,
     }
     params |= _gradients(row, framework, str(params["dtype"]))
@@ -465,10 +465,16 @@ def _quantised(text: str, per_host: int, replicas: int) -> dict[str, Any]:
     return fields
 
 
-def _optimizer(row: Row, framework: Framework) -> str:
-    family = row.text("family")
-    if family in ("cnn", "detection"):
+_OPTIMIZERS = {"dlrm": "sgd", "dit": "adamw", "diffusion-unet": "adamw", "vit": "adamw"}
+_WITH_MOMENTUM = ("cnn:", "ssd", "mask-rcnn", "retinanet", "yolo", "unet", "deeplab")
+"""Generators, by the beginning of their names, of networks that are trained with SGD and momentum."""
+
+
+def _optimizer(row: Row, framework: Framework, generator: str) -> str:
+    if row.text("family") in ("cnn", "detection") or generator.startswith(_WITH_MOMENTUM):
         return "momentum"
+    if generator in _OPTIMIZERS:
+        return _OPTIMIZERS[generator]
     if row.text("model").lower().startswith("bert-large") and (row.whole("gbs") or 0) >= 8192:
         return "lamb"
     return framework.optimizer

@@ -52,12 +52,25 @@ BILLIONS = {
     "AlexNet": 0.0611, "VGG16": 0.13836, "VGG19": 0.14367, "ResNeXt101-32x4d": 0.04418,
     "SE-ResNeXt101-32x4d": 0.04896, "EfficientNet-B0": 0.005289, "EfficientNet-B4": 0.019342,
     "GNMT": 0.160, "Jasper": 0.333, "Mask R-CNN": 0.0444, "NCF": 0.0318, "ELECTRA-base": 0.110,
-    "Transformer-XL base": 0.192,
+    "Transformer-XL base": 0.192, "SSD-ResNet34": 0.0199, "RetinaNet-R50": 0.0341, "YOLOv3": 0.06195,
+    "3D U-Net": 0.03119, "nnU-Net": 0.03119, "U-Net Medical": 0.03103, "Stable Diffusion v2": 0.8659,
+    "SD 1.5": 0.8595, "SDXL": 2.5675, "DiT-XL/2": 0.675, "Faster R-CNN": 0.0417, "Transformer": 0.21,
+    "BART": 0.406, "Swin-T": 0.02829, "swin_base_patch4_window7_224": 0.08777, "ConvNeXt-B": 0.08859,
+    "MobileNet v2": 0.003505, "DenseNet-161": 0.02868, "Inception-v4": 0.04268, "Wide ResNet-50-2": 0.06888,
+    "Granite-3.1-8B": 8.171, "SmolLM-360M": 0.362, "SmolLM2-1.7B": 1.711, "c4ai-command-r-v01 35B": 34.98,
+    "Command R+": 103.81, "glm-4-9b": 9.40, "ESM2-650M": 0.651, "ESM-2 3B": 2.839,
+    "Megatron-LM 8.3B": 8.3,  "Qwen1.5-MoE-A2.7B": 14.316,
+    "Qwen2-57B-A14B": 57.409, "Phi-3.5-MoE-instruct": 41.873, "DeBERTa-v3-base": 0.184,
 }  # fmt: skip
 LOOSE = {
     "GLM-130B": (130, 0.02), "Nemotron-3-Nano-30B-A3B": (31.6, 0.02), "DistilBERT": (0.0664, 0.02),
     "Turing-NLG 17B": (17, 0.02), "GPT 3.6B": (3.6, 0.02), "GPT 1.7B": (1.7, 0.03), "GPT-22B": (22, 0.02),
     "BERT-1.3B": (1.3, 0.02), "GPT-2 2.5B": (2.5, 0.02), "OPT-175B": (175, 0.01),
+    "whisper-small": (0.2417, 0.02), "whisper-medium": (0.7639, 0.01), "DeBERTa-v2-xxlarge": (1.567, 0.02),
+    "DeBERTa-v3-large": (0.435, 0.02),
+    "deepseek-moe-16b-base": (16.376, 0.04),  # its first block is dense
+    "deberta-base": (0.139, 0.11), "XLNet-base": (0.117, 0.08),  # relative positions have weights of their own
+    "UNet Industrial": (0.00182, 0.09),  # its blocks are not quite those of a U-Net
     "T5-3B": (2.85, 0.025), "T5-11B": (11.135, 0.025),  # NeMo's share the table of the head
     "Gopher 280B": (280, 0.08), "Chinchilla 70B": (70, 0.08),  # relative positions have weights of their own
 }  # fmt: skip
