@@ -69,7 +69,7 @@ LOOSE = {
     "whisper-small": (0.2417, 0.02), "whisper-medium": (0.7639, 0.01), "DeBERTa-v2-xxlarge": (1.567, 0.02),
     "DeBERTa-v3-large": (0.435, 0.02),
     "deepseek-moe-16b-base": (16.376, 0.04),  # its first block is dense
-    "deberta-base": (0.139, 0.11), "XLNet-base": (0.117, 0.08),  # relative positions have weights of their own
+    "deberta-base": (0.139, 0.11), "XLNet-base": (0.117, 0.08),  # relative positions have own weights
     "UNet Industrial": (0.00182, 0.09),  # its blocks are not quite those of a U-Net
     "T5-3B": (2.85, 0.025), "T5-11B": (11.135, 0.025),  # NeMo's share the table of the head
     "Gopher 280B": (280, 0.08), "Chinchilla 70B": (70, 0.08),  # relative positions have weights of their own
