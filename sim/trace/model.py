@@ -16,6 +16,7 @@ from sim.trace.operators import Operator
 
 if TYPE_CHECKING:
     from sim.trace.readers.chakra import Node
+    from sim.trace.readers.nsys_host import HostEvents
     from sim.trace.readers.workload_text import GoalTask
     from sim.trace.simai import SimaiTable
 
@@ -193,6 +194,8 @@ class RankTrace:
         Entries of the file.
     tensor_nodes : tuple of TensorNode
         Operators of an execution trace as they started.
+    reported : HostEvents or None
+        Of a report that holds nothing but what the host did, to be joined with its GPU trace.
     tensor_producers : dict
         Device spans that wrote what a device span reads, for those of which that is known.
     """
@@ -224,6 +227,7 @@ class RankTrace:
     operator_steps: tuple[tuple[Operator, ...], ...] = ()
     updates: tuple[Update, ...] = ()
     optimizer: OptimizerName | None = None
+    reported: HostEvents | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from sim.trace.model import FileSummary, RankTrace, Trace
 from sim.trace.readers import chakra, chrome, nsys, pytorch_et, straggler, workload_text, xplane
 from sim.trace.readers.container import Member, Progress, members
 from sim.trace.readers.json_stream import JsonStream
+from sim.trace.readers.ranges import apply_marker
 
 _ARRAYS = ("traceEvents", "nodes", "workload_graph")
 #: JSON documents of trace collections that hold results or settings, not events: a key that tells them.
@@ -65,6 +66,9 @@ def read(
         found = sum(_read_file(file, trace, options, progress, listed=listed) for file in inside)
         if not found:
             raise InputError("folder" if listed else "file", "hold at least one trace", path.name)
+    trace.ranks = nsys.join_reports(trace.ranks, marker)
+    if marker:
+        apply_marker(trace.ranks, marker)
     _finish(trace)
     return trace
 
@@ -125,11 +129,13 @@ def _ranks(member: Member, issues: Issues, options: _Options) -> tuple[str, list
         return form, [chakra.build(nodes, member.label, form, issues)]
     if form == "settings":
         return form, []
+    if form in ("sqlite", "nsys-csv"):
+        ranges = {"sqlite": nsys.read_sqlite, "nsys-csv": nsys.read_csv}
+        ranks = ranges[form](member, issues, options.marker)
+        return (ranks[0].format if ranks else form), ranks
     readers = {
         "parquet": straggler.read_parquet,
-        "sqlite": nsys.read_sqlite,
         "xplane": xplane.read,
-        "nsys-csv": nsys.read_csv,
         "aicb-csv": workload_text.read_aicb,
         "simai-text": workload_text.read_simai,
         "goal": workload_text.read_goal,

@@ -1,4 +1,4 @@
-"""Nsight Systems: GPU trace as CSV (reports of ``nsys stats``, Enter/Leave rows) and the SQLite export."""
+"""Nsight Systems: traces as CSV (reports of ``nsys stats``, Enter/Leave rows) and the SQLite export."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable
+from os.path import commonprefix
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from sim.trace.model import (
     COMPUTE,
     MEMORY,
     Collective,
+    IntArray,
     RankTrace,
     collective_kind,
     rank_from_name,
@@ -27,9 +29,15 @@ from sim.trace.model import (
 )
 from sim.trace.readers.columns import Columns, Names
 from sim.trace.readers.container import Member
+from sim.trace.readers.nsys_host import HostEvents, read_database, read_reports
+from sim.trace.readers.ranges import iterations
 
 NANOSECOND = 1e-9
 _ENTER_LEAVE = {"Name", "Event Type", "Timestamp (ns)"}
+#: Columns that only reports of the host have: NVTX ranges, calls of the CUDA runtime.
+_HOST = {"RangeId", "CorrID"}
+#: Format of such a report that stands alone.
+HOST_REPORT = "nsys-host-csv"
 
 
 class _Spans:
@@ -38,11 +46,21 @@ class _Spans:
     def __init__(self, issues: Issues) -> None:
         self.issues = issues
         self.names, self.streams, self.devices = Names(), Names(), Names()
-        self.columns = Columns((), ("start", "duration", "name", "kind", "stream", "device"))
+        self.columns = Columns((), ("start", "duration", "correlation"), ("name", "kind", "stream", "device"))
+        self.host = HostEvents(issues)
         self.origin: int | None = None
         self.device_names: dict[str, str] = {}
 
-    def add(self, name: str, stream: str, start: int, duration: int, memory: bool, device: str = "") -> None:
+    def add(
+        self,
+        name: str,
+        stream: str,
+        start: int,
+        duration: int,
+        memory: bool,
+        device: str = "",
+        correlation: int = -1,
+    ) -> None:
         if duration < 0:
             self.issues.add("negative_duration")
             duration = 0
@@ -52,12 +70,12 @@ class _Spans:
         if self.origin is None:
             self.origin = start
         kind = MEMORY if memory else (COMMUNICATION if COMMUNICATION_NAME.search(name) else COMPUTE)
-        row = (start - self.origin, duration, self.names(name), kind, self.streams(stream))
-        self.columns.add(*row, self.devices(device))
+        place = (self.names(name), kind, self.streams(stream), self.devices(device))
+        self.columns.add(start - self.origin, duration, correlation, *place)
 
-    def ranks(self, label: str, form: str, num_events: int) -> list[RankTrace]:
+    def ranks(self, label: str, form: str, num_events: int, marker: str) -> list[RankTrace]:
         """One rank for each device: a report of a node holds all that its processes used."""
-        devices = self.devices.texts()
+        devices, self.marker = self.devices.texts(), marker
         if len(devices) < 2:
             return [self._rank(label, form, num_events, None, devices[0] if devices else "")]
         self.issues.add("rank_of_device", len(devices))
@@ -74,12 +92,15 @@ class _Spans:
     def _rank(
         self, label: str, form: str, num_events: int, only: int | None, device_number: str
     ) -> RankTrace:
-        start, duration, name, kind, stream, place = (
-            self.columns.integer(n) for n in ("start", "duration", "name", "kind", "stream", "device")
+        start, duration, name, kind, stream, place, launched = (
+            self.columns.integer(n)
+            for n in ("start", "duration", "name", "kind", "stream", "device", "correlation")
         )
         order = np.lexsort((duration, start))
         order = order if only is None else order[place[order] == only]
-        start, duration, name, kind, stream = (c[order] for c in (start, duration, name, kind, stream))
+        start, duration, name, kind, stream, launched = (
+            c[order] for c in (start, duration, name, kind, stream, launched)
+        )
         known = set(self.device_names.values())
         device = self.device_names.get(device_number) or (known.pop() if len(known) == 1 else None)
         names, begin = self.names.texts(), start.astype(np.float64) * NANOSECOND
@@ -114,13 +135,41 @@ class _Spans:
             issues.add("rank_unknown" if rank.rank is None else "rank_from_file_name")
         issues.add("world_size_unknown")
         issues.add("device_unknown", int(device is None))
-        issues.add("no_steps")
         issues.add("no_device_events", int(not len(start)))
+        attach(rank, self.host, launched, self.marker)
         return rank
 
 
-def read_csv(member: Member, issues: Issues) -> list[RankTrace]:
-    """A CSV GPU trace."""
+def attach(rank: RankTrace, host: HostEvents, launched: IntArray, marker: str) -> None:
+    """Give a rank its steps, launches and waits.
+
+    Parameters
+    ----------
+    rank : RankTrace
+    host : HostEvents
+        Of the whole report.
+    launched : ndarray of int
+        Correlation of each span of the rank, -1 where unknown.
+    marker : str
+        How the names of steps begin.
+    """
+    rank.correlation = launched
+    rank.steps = iterations(host.of_process(host.processes_of(launched)), marker, rank.clock_origin_ns)
+    rank.issues.add("no_steps", int(not rank.steps))
+    rank.host = host.table(launched, rank.clock_origin_ns)
+    if rank.host is None or not len(launched):
+        return
+    order = np.argsort(rank.host.correlation, kind="stable")
+    known = rank.host.correlation[order]
+    at = np.minimum(np.searchsorted(known, launched), len(known) - 1)
+    posted, start = rank.host.start[order[at]], rank.timeline["start"]
+    found = (known[at] == launched) & (launched >= 0) & (posted <= start)
+    for column in ("posted", "ready"):
+        rank.timeline.columns[column] = np.where(found, posted, start)
+
+
+def read_csv(member: Member, issues: Issues, marker: str = "") -> list[RankTrace]:
+    """A CSV GPU trace; a report of ranges or runtime calls becomes a rank without spans (see ``merge``)."""
     source = io.TextIOWrapper(member.stream, encoding="utf-8-sig", errors="replace", newline="")
     rows = csv.reader(_no_nul(source))
     # What the tool says about itself may stand before the header.
@@ -128,9 +177,42 @@ def read_csv(member: Member, issues: Issues) -> list[RankTrace]:
     if header is None:
         raise InputError("file", "have a header row", member.label)
     spans = _Spans(issues)
+    if _HOST & set(header):
+        timed = (_timed_column(header, "Start"), _timed_column(header, "Duration"))
+        count = read_reports(_cells(rows, header, issues), timed, spans.host)
+        nothing = timeline(start=[], end=[], name=[], kind=[], names=())
+        rank = RankTrace(member.label, HOST_REPORT, nothing, num_events=count, issues=issues)
+        rank.reported = spans.host
+        return [rank]
     read_rows = _enter_leave if set(header) >= _ENTER_LEAVE else _report
     count = read_rows(rows, header, spans)
-    return spans.ranks(member.label, "nsys-csv", count)
+    return spans.ranks(member.label, "nsys-csv", count, marker)
+
+
+def join_reports(ranks: list[RankTrace], marker: str) -> list[RankTrace]:
+    """Join reports of the host with the GPU traces of the same recording, those whose names begin alike.
+
+    Returns
+    -------
+    list of RankTrace
+        Without the reports that found their GPU trace.
+    """
+    devices = [rank for rank in ranks if rank.format == "nsys-csv"]
+    reports = [rank for rank in ranks if rank.format == HOST_REPORT]
+    if not devices or not reports:
+        return ranks
+    joined: dict[str, HostEvents] = {}
+    for report in reports:
+        assert report.reported is not None
+        label = max((d.label for d in devices), key=lambda l: len(commonprefix([l, report.label])))
+        joined.setdefault(label, HostEvents(Issues())).extend(report.reported)
+    for rank in devices:
+        if rank.label in joined and rank.correlation is not None:
+            rank.issues.counts.pop("no_steps", None)
+            attach(rank, joined[rank.label], rank.correlation, marker)
+            rank.num_events += sum(r.num_events for r in reports if len(devices) == 1)
+    devices[0].issues.merge(reports[0].issues)
+    return [rank for rank in ranks if rank.format != HOST_REPORT]
 
 
 def _is_header(row: list[str]) -> bool:
@@ -179,8 +261,12 @@ def _enter_leave(rows: Any, header: list[str], spans: _Spans) -> int:
             spans.issues.add("end_without_begin")
         else:
             begin = open_spans[key].pop()
-            memory = cell.get("type", "kernel").lower() not in ("kernel", "")
-            spans.add(cell["Name"], cell.get("streamId", ""), begin, time - begin, memory)
+            kind = cell.get("type", "kernel").lower()
+            if kind == "nvtx":
+                spans.host.range(cell["Name"], begin, time, "")
+            else:
+                memory = kind not in ("kernel", "")
+                spans.add(cell["Name"], cell.get("streamId", ""), begin, time - begin, memory)
     spans.issues.add("unclosed_begin", sum(len(stack) for stack in open_spans.values()))
     return count
 
@@ -221,7 +307,9 @@ def _report(rows: Any, header: list[str], spans: _Spans) -> int:
         number = device.rpartition("(")[2].rstrip(") ") if device.endswith(")") else device
         if device:
             spans.device_names[number] = device.rpartition(" (")[0] or device
-        spans.add(name, cell[stream] if stream else "", begin, length, memory, number)
+        launch = cell.get("CorrId", "")
+        correlation = int(launch) if launch.isdigit() and len(launch) < 19 else -1
+        spans.add(name, cell[stream] if stream else "", begin, length, memory, number, correlation)
     return count
 
 
@@ -233,7 +321,7 @@ def _timed_column(header: list[str], word: str) -> tuple[str, float] | None:
     return None
 
 
-def read_sqlite(member: Member, issues: Issues) -> list[RankTrace]:
+def read_sqlite(member: Member, issues: Issues, marker: str = "") -> list[RankTrace]:
     """The SQLite export of ``nsys export``."""
     database = _connect(member)
     try:
@@ -247,9 +335,11 @@ def read_sqlite(member: Member, issues: Issues) -> list[RankTrace]:
         )
         for table, label in (("MEMCPY", "[CUDA memcpy]"), ("MEMSET", "[CUDA memset]")):
             if (name := f"CUPTI_ACTIVITY_KIND_{table}") in tables:
-                query = f"SELECT '{label}', streamId, start, end, {_device(database, name)} FROM {name}"
+                more = f"{_device(database, name)}, {_launch(database, name)}"
+                query = f"SELECT '{label}', streamId, start, end, {more} FROM {name}"
                 count += sum(_database_row(row, spans, memory=True) for row in database.execute(query))
-        return spans.ranks(member.label, "nsys-sqlite", count)
+        spans.host = read_database(database, tables, issues)
+        return spans.ranks(member.label, "nsys-sqlite", count, marker)
     except sqlite3.Error as error:
         raise InputError(
             "file", "be a readable SQLite database", str(error)[:100], where=member.label
@@ -272,12 +362,13 @@ def _connect(member: Member) -> sqlite3.Connection:
 
 
 def _kernels(database: sqlite3.Connection, tables: set[str]) -> str:
-    """The query for kernels: name, stream, start, end, device."""
+    """The query for kernels: name, stream, start, end, device, launch."""
     table = "CUPTI_ACTIVITY_KIND_KERNEL"
     text = "demangledName" if "demangledName" in _columns(database, table) else "shortName"
     join = f"LEFT JOIN StringIds ON StringIds.id = k.{text}" if "StringIds" in tables else ""
     name = "StringIds.value" if join else f"k.{text}"
-    return f"SELECT {name}, k.streamId, k.start, k.end, {_device(database, table)} FROM {table} k {join}"
+    more = f"{_device(database, table)}, {_launch(database, table)}"
+    return f"SELECT {name}, k.streamId, k.start, k.end, {more} FROM {table} k {join}"
 
 
 def _columns(database: sqlite3.Connection, table: str) -> set[str]:
@@ -289,11 +380,17 @@ def _device(database: sqlite3.Connection, table: str) -> str:
     return "deviceId" if "deviceId" in _columns(database, table) else "''"
 
 
+def _launch(database: sqlite3.Connection, table: str) -> str:
+    """The column that joins a span with its launch."""
+    return "correlationId" if "correlationId" in _columns(database, table) else "-1"
+
+
 def _database_row(row: tuple[Any, ...], spans: _Spans, *, memory: bool) -> int:
     """Take in a row; 1, so that rows can be counted."""
-    name, stream, start, end, device = row
+    name, stream, start, end, device, launch = row
     if isinstance(start, int) and isinstance(end, int):
-        spans.add(str(name), str(stream), start, end - start, memory, str(device))
+        correlation = launch if isinstance(launch, int) else -1
+        spans.add(str(name), str(stream), start, end - start, memory, str(device), correlation)
     else:
         spans.issues.add("bad_row")
     return 1

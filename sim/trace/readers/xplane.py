@@ -64,7 +64,7 @@ def read(member: Member, issues: Issues) -> list[RankTrace]:
     for rank in ranks:
         rank.issues.add("rank_unknown")
         rank.issues.add("world_size_unknown")
-        rank.issues.add("no_steps")
+        rank.issues.add("no_steps", int(not rank.steps))
         rank.issues.add("device_unknown")
     return ranks
 
