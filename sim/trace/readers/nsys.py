@@ -8,7 +8,8 @@ import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable
-from os.path import commonprefix
+from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -204,7 +205,7 @@ def join_reports(ranks: list[RankTrace], marker: str) -> list[RankTrace]:
     joined: dict[str, HostEvents] = {}
     for report in reports:
         assert report.reported is not None
-        label = max((d.label for d in devices), key=lambda l: len(commonprefix([l, report.label])))
+        label = max((device.label for device in devices), key=partial(_alike, report.label))
         joined.setdefault(label, HostEvents(Issues())).extend(report.reported)
     for rank in devices:
         if rank.label in joined and rank.correlation is not None:
@@ -213,6 +214,11 @@ def join_reports(ranks: list[RankTrace], marker: str) -> list[RankTrace]:
             rank.num_events += sum(r.num_events for r in reports if len(devices) == 1)
     devices[0].issues.merge(reports[0].issues)
     return [rank for rank in ranks if rank.format != HOST_REPORT]
+
+
+def _alike(one: str, other: str) -> int:
+    """Characters with which both begin."""
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
 
 
 def _is_header(row: list[str]) -> bool:

@@ -1,4 +1,4 @@
-"""What Nsight Systems recorded on the host: NVTX ranges and CUDA runtime calls, from SQLite or CSV reports."""
+"""What Nsight Systems recorded on the host: NVTX ranges and CUDA runtime calls, SQLite or CSV."""
 
 from __future__ import annotations
 
