@@ -11,7 +11,8 @@ from sim.errors import InputError
 from sim.timeline import COLUMNS, Timeline
 from sim.trace.host_operations import has_host_spans, with_host_spans
 from sim.trace.model import KINDS, RankTrace, Trace
-from sim.trace.perfetto import StepMark, write_trace
+from sim.trace.operations import DELAY
+from sim.trace.perfetto import Flows, StepMark, write_trace
 from sim.trace.to_graph import operations_of
 from sim.trace.writers import chakra, goal
 
@@ -44,13 +45,41 @@ def export(trace: Trace, target: Path, form: str = "") -> list[Path]:
     try:
         if form == "perfetto":
             combined, steps = combined_timeline(trace)
-            return [write_trace(target, combined, steps=steps)]
+            return [write_trace(target, combined, steps=steps, flows=_flows(trace, combined))]
         operations = operations_of(trace)
         if form == "goal":
             return [goal.write_operations(target, operations)]
         return chakra.write_operations(target.parent, target.name.removesuffix(".et"), operations)
     except OSError as error:
         raise InputError("-o", "be a place that can be written", f"{target} ({error.strerror})") from None
+
+
+def _flows(trace: Trace, combined: Timeline) -> Flows | None:
+    """Which spans waited for which spans of other streams; None where the trace does not say."""
+    try:
+        operations = operations_of(trace)
+    except InputError:
+        return None
+    device, task = combined.integer("device"), combined.integer("task")
+    known = {place: row for row, place in enumerate(zip(device.tolist(), task.tolist(), strict=True))}
+    span = {
+        o: known[place]
+        for o, place in enumerate(zip(operations.rank, operations.row, strict=False))
+        if place in known
+    }
+    if not span:
+        return None
+    through: dict[int, int] = {}  # of a delay: the span before it
+    for after, before in operations.edges:
+        if operations.category[after] == DELAY and before in span:
+            through[after] = before
+    pairs: dict[tuple[int, int], None] = {}
+    for after, before in operations.edges:
+        before = through.get(before, before)
+        if after in span and before in span and operations.stream[after] != operations.stream[before]:
+            pairs[(span[after], span[before])] = None
+    rows = np.array(list(pairs), np.int64).reshape(-1, 2)
+    return rows[:, 0], rows[:, 1]
 
 
 def _form_of(name: str) -> str:

@@ -173,7 +173,7 @@ class _Rank:
         waits = self._host(self._calls())
         if (self.issuer >= 0).any():
             self.ops.issues.add("kernel_without_launch", int((self.issuer[self.rows] < 0).sum()))
-        if self.rank.tensor_producers:
+        if self.rank.tensor_producers and self.rank.format != "clusterloom":
             known = sum(span in self.rank.tensor_producers for span in self.rows.tolist())
             self.ops.issues.add("kernel_without_node", len(self.rows) - known)
         self._spans()
@@ -271,7 +271,7 @@ class _Rank:
         last: dict[int, int] = {}
         ended: deque[int] = deque(maxlen=64)  # by their ends, for finding what a span waited for
         by_end, at = self.by_end, 0
-        for span in self.rows[np.lexsort((self.posted[self.rows], self.start[self.rows]))].tolist():
+        for span in self._by_start().tolist():
             while at < len(by_end) and self.end[by_end[at]] <= self.start[span] + 1e-6:
                 ended.append(int(by_end[at]))
                 at += 1
@@ -280,6 +280,12 @@ class _Rank:
             self._span(span, before, ended)
             if before < 0 or self.end[span] >= self.end[before]:  # what overlaps on a stream may end earlier
                 last[stream] = span
+
+    def _by_start(self) -> IntArray:
+        """Spans in order of their starts; of equal ones first what was posted, then what ended first."""
+        keys = (column[self.rows] for column in (self.end, self.posted, self.start))
+        found: IntArray = self.rows[np.lexsort(tuple(keys))]
+        return found
 
     def _span(self, span: int, before: int, ended: deque[int]) -> None:
         ops, start = self.ops, float(self.start[span])
@@ -307,7 +313,7 @@ class _Rank:
             ops.after(operation, int(self.operation[cause]))
         ops.after(operation, issuer, int(self.operation[before]) if before >= 0 else -1)
         ops.after(operation, *(int(self.operation[p]) for p in producers or ()))
-        ops.issues.add("tensor_dependency", int(bool(producers)))
+        ops.issues.add("tensor_dependency", int(bool(producers) and self.rank.format != "clusterloom"))
 
     def _producers(self, span: int) -> list[int] | None:
         """Spans of other streams whose tensors this one reads; None if the trace does not say."""
@@ -355,6 +361,7 @@ class _Rank:
             work=work,
             join=self.join.get(span, -1),
             size=(collective.size_bytes or 0.0) if collective is not None else 0.0,
+            row=span,
         )
         self.operation[span] = operation
         return operation

@@ -82,6 +82,8 @@ class Operations:
     marks : list of (str, int, int, int, float)
         Measured intervals to be replayed: name, rank row, first operation, last operation, seconds. It runs
         from the start of the first to the end of the last.
+    row : array of int
+        Row of the rank's timeline; -1 where it is no span of it, empty if that was not kept.
     """
 
     ranks: tuple[int, ...]
@@ -102,6 +104,7 @@ class Operations:
     edges: Edges = field(default_factory=Edges)
     marks: list[tuple[str, int, int, int, float]] = field(default_factory=list)
     stages: tuple[int, ...] = ()
+    row: array[int] = field(default_factory=_integers)
 
     def add(
         self,
@@ -119,6 +122,7 @@ class Operations:
         micro_batch: int = -1,
         size: float = 0.0,
         join: int = -1,
+        row: int = -1,
     ) -> int:
         """Append an operation; its work is its length unless given."""
         self.rank.append(rank)
@@ -136,6 +140,7 @@ class Operations:
         self.micro_batch.append(micro_batch)
         self.size.append(size)
         self.join.append(join)
+        self.row.append(row)
         return len(self.rank) - 1
 
     def after(self, operation: int, *sources: int) -> None:

@@ -27,6 +27,10 @@ CounterTrack = tuple[str, FloatArray, FloatArray]
 StepMark = tuple[int, str, float, float]
 #: Category of step marks.
 STEP = "step"
+#: Category of the flows that show what a span waited for.
+DEPENDENCY = "dependency"
+#: Rows of the timeline: spans, and the spans that they waited for.
+Flows = tuple[IntArray, IntArray]
 
 _COUNTER_PID = 0
 _STEP_TID = 0  # below all streams
@@ -64,9 +68,13 @@ def lanes(start: IntArray, end: IntArray) -> IntArray:
 
 
 def events(
-    timeline: Timeline, counters: Iterable[CounterTrack] = (), steps: Iterable[StepMark] = ()
+    timeline: Timeline,
+    counters: Iterable[CounterTrack] = (),
+    steps: Iterable[StepMark] = (),
+    flows: Flows | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Trace events: metadata (M) names the tracks, complete events (X) are spans, C events link loads.
+    """Trace events: metadata (M) names the tracks, complete events (X) are spans, C events link loads, pairs
+    of s and f events (flows) what waited for what.
 
     One process per device and one thread per stream (several where spans of a wide stream overlap), and one
     for its steps; counters are one process of their own. Times in microseconds.
@@ -74,7 +82,9 @@ def events(
     tracks = _tracks(timeline)
     yield from _track_names(timeline, tracks)
     yield from _steps(list(steps))
-    yield from _spans(timeline, tracks)
+    target, source = flows if flows is not None else (np.zeros(0, np.int64), np.zeros(0, np.int64))
+    yield from _spans(timeline, tracks, np.union1d(target, source))
+    yield from _flows(timeline, tracks, target, source)
     yield from _counters(list(counters))
 
 
@@ -124,7 +134,22 @@ def _meta(kind: str, pid: int, tid: int, **arguments: Any) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": arguments}
 
 
-def _spans(timeline: Timeline, tracks: IntArray) -> Iterator[dict[str, Any]]:
+def _flows(
+    timeline: Timeline, tracks: IntArray, target: IntArray, source: IntArray
+) -> Iterator[dict[str, Any]]:
+    """An arrow from the end of each source to the start of its target."""
+    start, end = nanoseconds(timeline["start"]), nanoseconds(timeline["end"])
+    device = timeline.integer("device")
+    for number, (after, before) in enumerate(zip(target.tolist(), source.tolist(), strict=True)):
+        # Viewers bind a flow to the span around it, which its very end is not.
+        leaves = max(int(end[before]) - 1, int(start[before]))
+        for phase, row, when in (("s", before, leaves), ("f", after, int(start[after]))):
+            event = {"ph": phase, "id": number, "name": DEPENDENCY, "cat": DEPENDENCY}
+            event |= {"pid": int(device[row]) + 1, "tid": int(tracks[row]), "ts": when / 1000}
+            yield event if phase == "s" else {**event, "bp": "e", "args": {"from": before, "to": after}}
+
+
+def _spans(timeline: Timeline, tracks: IntArray, numbered: IntArray) -> Iterator[dict[str, Any]]:
     start, end = nanoseconds(timeline["start"]), nanoseconds(timeline["end"])
     order = np.lexsort((tracks, timeline.integer("device"), start)).tolist()
     names, cause = timeline.integer("name").tolist(), timeline.integer("cause").tolist()
@@ -134,6 +159,7 @@ def _spans(timeline: Timeline, tracks: IntArray) -> Iterator[dict[str, Any]]:
     moved, step = timeline["bytes"].tolist(), timeline.integer("step").tolist()
     batch, iteration = timeline.integer("micro_batch").tolist(), timeline.integer("iteration").tolist()
     many, dropped = timeline.integer("multiplicity").tolist(), timeline.integer("dropped").tolist()
+    linked = set(numbered.tolist())
     for row in order:
         arguments: dict[str, Any] = {"iteration": iteration[row], "step": step[row], "ranks": many[row]}
         if batch[row] >= 0:
@@ -144,6 +170,8 @@ def _spans(timeline: Timeline, tracks: IntArray) -> Iterator[dict[str, Any]]:
             arguments["waited_us"] = (begin[row] - posted[row]) / 1000
         if dropped[row]:
             arguments["dropped"] = True
+        if row in linked:
+            arguments["span"] = row
         yield {
             "ph": "X",
             "name": timeline.names[names[row]],
@@ -194,6 +222,7 @@ def write_trace(
     timeline: Timeline,
     counters: Iterable[CounterTrack] = (),
     steps: Iterable[StepMark] = (),
+    flows: Flows | None = None,
 ) -> Path:
     """Write a timeline as ``.json`` or ``.json.gz``; equal timelines give byte-identical files.
 
@@ -207,13 +236,16 @@ def write_trace(
         Counter tracks: name, times (s), loads (bytes/s).
     steps : iterable of (int, str, float, float)
         Marks of the steps of devices: number of the device, name, start and end (s).
+    flows : (ndarray, ndarray) of int, optional
+        Rows of the timeline, and rows that they waited for; None where that is not known.
     """
     if not path.name.endswith((".json", ".json.gz")):
         raise InputError("trace", "end in .json or .json.gz", str(path), hint=f"Try {path.name}.json.gz.")
     text = io.StringIO()
-    text.write('{"displayTimeUnit":"ms","otherData":{"producer":"clusterloom"},"traceEvents":[\n')
+    known = ',"dependencies":true' if flows is not None else ""
+    text.write(f'{{"displayTimeUnit":"ms","otherData":{{"producer":"clusterloom"{known}}},"traceEvents":[\n')
     encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-    text.write(",\n".join(encode(event) for event in events(timeline, counters, steps)))
+    text.write(",\n".join(encode(event) for event in events(timeline, counters, steps, flows)))
     text.write("\n]}\n")
     data = text.getvalue().encode()
     if path.name.endswith(".gz"):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sim import api
+from sim.analysis.export import dependencies
+from sim.analysis.timeline_from_run import timeline_from_run
 from sim.analysis.trace_result import trace_result
 from sim.analysis.trace_what_if import is_scenario_edit, scenario_what_if
 from sim.cli.main import main
@@ -18,6 +22,7 @@ from sim.files import write_whole
 from sim.spec import Gemm, Layer, Workload
 from sim.trace.export import export
 from sim.trace.info import trace_info
+from sim.trace.operations import DELAY, DEVICE, TRANSFER
 from sim.trace.read import read
 from sim.trace.replay import replay
 from sim.trace.to_graph import operations_of
@@ -189,3 +194,80 @@ def test_replay_of_a_saved_job_with_edits(tmp_path: Path, capsys: pytest.Capture
     assert "--workload" in capsys.readouterr().err
     assert main(["trace", "replay", str(trace), "--what-if", "dp=2"]) == 2
     assert "--cluster" in capsys.readouterr().err
+
+
+def _edges(path: Path) -> tuple[dict[Any, int], set[Any]]:
+    """Operations of an export (rank, stream, name, ns) with their number, and what waits across streams."""
+    ops = operations_of(read([path], host=True))
+    delayed = {a: b for a, b in ops.edges if ops.category[a] == DELAY}
+    spans = zip(ops.start, ops.end, strict=True)
+    times = [(round((end - start) * 1e9), round(start * 1e9)) for start, end in spans]
+    place = list(zip(ops.rank, ops.stream, ops.name, times, strict=True))
+    shown = {o for o in range(len(ops)) if ops.category[o] in (DEVICE, TRANSFER)}
+    pairs = ((a, delayed.get(b, b)) for a, b in ops.edges if a in shown)
+    edges = {(place[a], place[b]) for a, b in pairs if b in shown and ops.stream[a] != ops.stream[b]}
+    return dict(Counter(place[o] for o in shown)), edges
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"dp": 4, "bucket_size": "1MB"},
+        {"pp": 4, "micro_batch_size": 2},
+        {"dp": 4, "state": "zero3"},
+    ],
+    ids=["dp", "pp", "zero"],
+)
+def test_what_waited_for_what_survives_an_export(strategy: dict[str, Any], tmp_path: Path) -> None:
+    done = api.run(small(), api.cluster("single-gpu", 4), strategy)
+    graph, run = done._played()
+    first = Path(done.save_trace(tmp_path / "first.json"))
+    spans = timeline_from_run(graph, run)
+    target, source = dependencies(graph, spans)
+    assert len(target) > 3
+    tasks, edges = _edges(first)
+    # Tasks and durations are those that were played.
+    length = np.rint(spans["end"] * 1e9) - np.rint(spans["start"] * 1e9)
+    assert sorted(length.astype(int).tolist()) == sorted(
+        key[3][0] for key, n in tasks.items() for _ in range(n)
+    )
+    # Every dependency across streams is read back, and none besides.
+    wanted = Counter((spans.names[spans.integer("name")[a]], spans.names[spans.integer("name")[b]])
+                     for a, b in zip(target.tolist(), source.tolist(), strict=True))  # fmt: skip
+    assert Counter((a[2], b[2]) for a, b in edges) == wanted
+    (again,) = export(read([first], host=True), tmp_path / "again.json")
+    assert _edges(again) == (tasks, edges)
+    measured, _ = replay(operations_of(read([first], host=True)))
+    assert abs(measured.error) < 1e-6
+
+
+def test_flows_of_an_export_are_drawn_between_their_spans(result: Any, trace: Path) -> None:
+    document = json.loads(gzip.decompress(trace.read_bytes()))
+    spans = {
+        e["args"]["span"]: e
+        for e in document["traceEvents"]
+        if e["ph"] == "X" and "span" in e.get("args", {})
+    }
+    starts = {e["id"]: e for e in document["traceEvents"] if e["ph"] == "s"}
+    ends = [e for e in document["traceEvents"] if e["ph"] == "f"]
+    assert ends
+    assert len(starts) == len(ends)
+    for event in ends:
+        source, target = spans[event["args"]["from"]], spans[event["args"]["to"]]
+        begin = starts[event["id"]]
+        assert (event["ts"], event["tid"], event["bp"]) == (target["ts"], target["tid"], "e")
+        assert (begin["tid"], begin["pid"]) == (source["tid"], source["pid"])
+        assert source["ts"] <= begin["ts"] < source["ts"] + max(source["dur"], 1e-9)
+
+
+def test_a_measured_export_keeps_what_waited(tmp_path: Path) -> None:
+    document = two_stream_rank(0)
+    document["traceEvents"][-1]["ts"] -= 48  # 2 us after the end of the all-reduce, on another stream
+    first = write(tmp_path, document)
+    (path,) = export(read([first], host=True), tmp_path / "measured.json")
+    assert any(e["ph"] == "f" for e in json.loads(path.read_text())["traceEvents"])
+    before, after = (replay(operations_of(read([p], host=True)))[0] for p in (first, path))
+    assert {k["type"]: k["count"] for k in after.kinds} == {k["type"]: k["count"] for k in before.kinds}
+    tasks, edges = _edges(path)
+    (again,) = export(read([path], host=True), tmp_path / "again.json")
+    assert _edges(again) == (tasks, edges)

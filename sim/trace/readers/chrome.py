@@ -11,6 +11,7 @@ from sim.errors import InputError
 from sim.trace.issues import Issues
 from sim.trace.model import COMPUTE, MEMORY, OptimizerName, RankTrace, Step, optimizer_of
 from sim.trace.operators import KNOWN, Operator, element_word, shapes
+from sim.trace.perfetto import DEPENDENCY
 from sim.trace.readers.columns import Clock, Columns, Names, integer
 from sim.trace.readers.comm_metadata import CommRecord, from_annotation, from_named, from_positional
 from sim.trace.readers.json_stream import JsonStream
@@ -48,6 +49,8 @@ class ChromeEvents:
         Beginning of the names of the spans that are steps; ``ProfilerStep`` if empty.
     known, operators : Columns, dict
         Operators that make layers: times, and the number of each distinct one (0: the optimiser's).
+    flow : Columns
+        What our own exports say about spans that waited for others: numbers of both.
     records : list of CommRecord
         Collective records; ``device.record`` and ``issue.record`` index it.
     """
@@ -67,8 +70,10 @@ class ChromeEvents:
         self.known = Columns(("start", "end"), (), ("thread", "operator"))
         self.span = Columns(
             ("start", "duration", "bytes", "waited"),
-            ("name", "thread", "category", "step", "micro_batch", "sequence", "chunk", "iteration", "ranks"),
-        )
+            ("name", "thread", "category", "step", "micro_batch", "sequence", "chunk", "iteration", "ranks",
+             "number"),
+        )  # fmt: skip
+        self.flow = Columns((), ("target", "source"))
         self.records: list[CommRecord] = []
         self.steps: list[Step] = []
         self.step_keys: set[tuple[str, float]] = set()
@@ -103,6 +108,10 @@ class ChromeEvents:
             self._begin(event)
         elif phase == "E":
             self._end(event)
+        elif phase == "f" and category == DEPENDENCY:
+            args = event.get("args")
+            if type(args) is dict:
+                self.flow.add(integer(args.get("to")), integer(args.get("from")))
         elif phase == "M" and event.get("name") in ("process_name", "thread_name"):
             args = event.get("args")
             name = args.get("name") if type(args) is dict else None
@@ -236,6 +245,7 @@ class ChromeEvents:
             integer(args.get("model_chunk")),
             integer(args.get("iteration")),
             integer(args.get("ranks")),
+            integer(args.get("span")),
         )
 
     def _begin(self, event: dict[str, Any]) -> None:
@@ -302,5 +312,5 @@ def read(
     if not any(key not in ("no phase", "ph M") for key in events.counts):
         raise InputError("file", "hold trace events (objects with ph, ts, name)", "none", where=label)
     if own.is_own(events, stream.header):
-        return own.build(events, label)
+        return own.build(events, stream.header, label)
     return timelines.build(events, label)

@@ -66,8 +66,8 @@ class HostEvents:
         return HostTable(
             name=self.calls.integer("name")[mine].astype(np.int32),
             thread=thread[mine].astype(np.int32),
-            start=(start - origin) * 1e-9,
-            end=(end - origin) * 1e-9,
+            start=(start - origin).astype(np.float64) * 1e-9,
+            end=(end - origin).astype(np.float64) * 1e-9,
             kind=np.ones(len(start), np.int8),
             correlation=correlation[mine],
             sequence=none,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,10 @@ def is_own(events: ChromeEvents, header: dict[str, Any]) -> bool:
     return bool(categories) and categories <= set(_KIND_OF) and bool((events.span.integer("ranks") > 0).all())
 
 
-def build(events: ChromeEvents, label: str) -> list[RankTrace]:
+def build(events: ChromeEvents, header: dict[str, Any], label: str) -> list[RankTrace]:
     """One rank per process; a folded process stands for several, counted in ``ranks``."""
+    other = header.get("otherData")
+    sources = _sources(events) if isinstance(other, dict) and other.get("dependencies") is True else None
     span = events.span
     process = np.array([pid for pid, _ in events.threads.index] or [""])
     mine = process[span.integer("thread")] if len(span) else process[:0]
@@ -56,7 +59,7 @@ def build(events: ChromeEvents, label: str) -> list[RankTrace]:
     world = sum(count for pid, count in counts.items() if not names[pid].startswith("server"))
     found = []
     for pid, name in names.items():
-        rank = _rank(events, np.flatnonzero(mine == pid), label)
+        rank = _rank(events, np.flatnonzero(mine == pid), label, sources)
         match = _RANK.match(name)
         rank.rank = int(match[1]) if match else (rank_from_name(label) if len(names) == 1 else None)
         rank.world_size, rank.device = max(world, 1), name
@@ -69,7 +72,27 @@ def build(events: ChromeEvents, label: str) -> list[RankTrace]:
     return found
 
 
-def _rank(events: ChromeEvents, rows: IntArray, label: str) -> RankTrace:
+def _sources(events: ChromeEvents) -> dict[int, list[int]]:
+    """Numbers of the spans that each numbered span waited for."""
+    found: dict[int, list[int]] = defaultdict(list)
+    pairs = (events.flow.integer(name).tolist() for name in ("target", "source"))
+    for target, source in zip(*pairs, strict=True):
+        found[target].append(source)
+    return found
+
+
+def _producers(number: IntArray, sources: dict[int, list[int]]) -> dict[int, tuple[int, ...]]:
+    """Rows that each row of a rank waited for; what no flow names waited for its stream alone."""
+    row_of = {n: row for row, n in enumerate(number.tolist()) if n >= 0}
+    return {
+        row: tuple(row_of[s] for s in sources.get(n, ()) if s in row_of) if n >= 0 else ()
+        for row, n in enumerate(number.tolist())
+    }
+
+
+def _rank(
+    events: ChromeEvents, rows: IntArray, label: str, sources: dict[int, list[int]] | None
+) -> RankTrace:
     span = events.span
     words = np.array([str(word) for word in events.categories.index] or [""])
     is_mark = words[span.integer("category")[rows]] == STEP
@@ -109,6 +132,8 @@ def _rank(events: ChromeEvents, rows: IntArray, label: str) -> RankTrace:
         clock_origin_ns=(events.clock.origin or 0) * 1000,
     )
     rank.collectives = _collectives(rank)
+    if sources is not None:
+        rank.tensor_producers = _producers(span.integer("number")[rows], sources)
     return rank
 
 
