@@ -191,8 +191,9 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "multi_precision keep gradients in the model's type",
     ),
     Framework(
-        "paddle", r"paddle", fused_norm=False, fused=True, bucket=32 * MEBIBYTE, fp32_gradients=r"amp|mixed",
-        source="PaddlePaddle 1.8: fuse_all_reduce_ops (fuse_grad_size_in_MB 32), fuse_bn_act_ops; AMP's "
+        "paddle", r"paddle", fused_norm=True, bucket=32 * MEBIBYTE, fp32_gradients=r"amp|mixed",
+        source="PaddlePaddle's BuildStrategy: fuse_all_reduce_ops (fuse_grad_size_in_MB 32), "
+        "fuse_bn_add_act_ops by default, fuse_bn_act_ops in image recipes, fuse_elewise_add_act_ops off; AMP's "
         "gradients in fp32 unless fp16_allreduce, those of pure fp16 in fp16",
     ),
     Framework(
