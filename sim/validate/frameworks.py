@@ -193,8 +193,8 @@ FRAMEWORKS: tuple[Framework, ...] = (
     Framework(
         "paddle", r"paddle", fused_norm=True, bucket=32 * MEBIBYTE, fp32_gradients=r"amp|mixed",
         source="PaddlePaddle's BuildStrategy: fuse_all_reduce_ops (fuse_grad_size_in_MB 32), "
-        "fuse_bn_add_act_ops by default, fuse_bn_act_ops in image recipes, fuse_elewise_add_act_ops off; AMP's "
-        "gradients in fp32 unless fp16_allreduce, those of pure fp16 in fp16",
+        "fuse_bn_add_act_ops by default, fuse_bn_act_ops in image recipes, fuse_elewise_add_act_ops off; "
+        "AMP's gradients in fp32 unless fp16_allreduce, those of pure fp16 in fp16",
     ),
     Framework(
         "tensorflow-xla", r"(tensorflow|tf).*xla", fused=True, fused_norm=True, bucket=64 * MEBIBYTE,
