@@ -17,6 +17,8 @@ def calibration_yaml(calibration: Calibration) -> str:
     lines += [
         f"{field}: {_quoted(getattr(calibration, field))}" for field in ("name", "description", "source")
     ]
+    if calibration.fitted_sources:
+        lines.append(f"fitted_sources: [{', '.join(map(_quoted, calibration.fitted_sources))}]")
     for section in SECTIONS:
         table = getattr(calibration, section)
         if not table:

@@ -1,8 +1,9 @@
 """What a fit to runs leaves unexplained in rows that it has not seen, and the intervals that follow.
 
-Rows are left out twice: in five folds (a framework's other rows are known), and framework by framework: then
-its rows are predicted as those of a framework that nobody has measured. The first tells how sure a prediction
-is for a framework that was calibrated, the second for one that was not.
+Rows are left out three times: in five folds (a source's other rows are known), source by source (the
+framework is known from others), and framework by framework: then its rows are predicted as those of a
+framework that nobody has measured. That tells how sure a prediction is for a source that was fitted, for a
+new one, and for a framework that was not calibrated.
 """
 
 from __future__ import annotations
@@ -141,19 +142,42 @@ def own_spread(entries: Sequence[tuple[dict[str, float], float, float]], sizes: 
     return max(math.sqrt(_weighted_quantile(needed, weights.tolist(), 0.8)), 0.01)
 
 
-def _measured_elsewhere(found: Sequence[Residual]) -> list[Residual]:
-    """Residuals whose chip another framework has; else leaving out this one leaves out its device, too."""
-    chip_of = {device: chip for chip, devices in CHIPS.items() for device in devices}
-    chips = [chip_of.get(r.term.shape.device.name, r.term.shape.device.name) for r in found]
-    users: dict[str, set[str]] = {}
-    for chip, residual in zip(chips, found, strict=True):
-        users.setdefault(chip, set()).add(software(residual.term))
-    return [residual for chip, residual in zip(chips, found, strict=True) if len(users[chip]) > 1]
+def _chip(residual: Residual) -> str:
+    name = residual.term.shape.device.name
+    return next((chip for chip, devices in CHIPS.items() if name in devices), name)
+
+
+def measured_elsewhere(
+    found: Sequence[Residual], shared: Callable[[Residual], str], part: Callable[[Residual], str]
+) -> list[Residual]:
+    """Residuals whose ``shared`` thing other parts have: else leaving out theirs leaves it out, too."""
+    parts: dict[str, set[str]] = {}
+    for residual in found:
+        parts.setdefault(shared(residual), set()).add(part(residual))
+    return [residual for residual in found if len(parts[shared(residual)]) > 1]
+
+
+def of_new_sources(terms: Sequence[Term], prior: Calibration, base: Calibration) -> list[Residual]:
+    """Residuals of sources left out whose frameworks and chips others have."""
+    framework: Callable[[Residual], str] = lambda residual: software(residual.term)  # noqa: E731
+    group: Callable[[Residual], str] = lambda residual: residual.group  # noqa: E731
+    every = [Residual(term, 0.0) for term in terms]
+    kept = measured_elsewhere(measured_elsewhere(every, framework, group), _chip, group)
+    wanted = {id(residual.term) for residual in kept}
+    sources = {residual.group for residual in kept}
+    found = []
+    for source in sorted(sources):
+        seen = [term for term in terms if term.run.row.group != source]
+        fitted = fit_runs(seen, prior, start=base, iterations=ITERATIONS)
+        mine = (t for t in terms if t.run.row.group == source and id(t) in wanted)
+        found += residuals(mine, fitted.calibration)
+    return found
 
 
 def with_spread(
     fitted: RunFit,
     folds: Sequence[Residual],
+    sources: Sequence[Residual],
     frameworks: Sequence[Residual],
     predictions: Sequence[Prediction],
 ) -> RunFit:
@@ -162,8 +186,8 @@ def with_spread(
     Parameters
     ----------
     fitted : RunFit
-    folds, frameworks : sequence of Residual
-        From :func:`left_out`, by fold and by framework.
+    folds, sources, frameworks : sequence of Residual
+        From :func:`left_out` by fold, :func:`of_new_sources`, and :func:`left_out` by framework.
     predictions : sequence of Prediction
         For where the time goes.
     """
@@ -180,7 +204,8 @@ def with_spread(
             for residual in found
         ]
 
-    known, unknown = entries_of(folds), entries_of(_measured_elsewhere(frameworks))
+    elsewhere = measured_elsewhere(frameworks, _chip, lambda residual: software(residual.term))
+    known, unknown = entries_of(folds), entries_of(elsewhere)
     unknown = unknown or entries_of(frameworks)
     sizes = fit_spread(known)
     framework = {key: dict(params) for key, params in fitted.calibration.framework.items()}
@@ -200,9 +225,32 @@ def with_spread(
             framework.setdefault(key, {})["spread_own"] = Parameter(
                 value=value, n=len(indices), source=source
             )
+    _add_new_sources(fitted, framework, entries_of(sources), sources)
     device = _chip_factors(fitted.calibration, framework, known, [r.term for r in folds])
     update = {"framework": framework, "device": device}
     return replace(fitted, calibration=fitted.calibration.model_copy(update=update))
+
+
+def _add_new_sources(
+    fitted: RunFit,
+    framework: dict[str, dict[str, Parameter]],
+    entries: Sequence[tuple[dict[str, float], float, float]],
+    found: Sequence[Residual],
+) -> None:
+    """Give fitted frameworks ``spread_source``, with which intervals hold 80 % of the rows of new sources."""
+    if not found:
+        return
+    whole = fitted.calibration.model_copy(update={"framework": framework})
+    needed = []
+    for (factors, log_ratio, _), residual in zip(entries, found, strict=True):
+        sizes = deviations(framework_calibration(whole, residual.term.shape.framework))
+        inside = deviation({**factors, "source": 0.0}, sizes)
+        needed.append(math.sqrt(max((log_ratio / Z80) ** 2 - inside**2, 0.0)))
+    value = _weighted_quantile(needed, [weight for _, _, weight in entries], 0.8)
+    source = f"{SOURCE}: residuals of sources left out"
+    for parameters in framework.values():
+        if "spread_own" in parameters and parameters is not framework["default"]:
+            parameters["spread_source"] = Parameter(value=value, n=len(found), source=source)
 
 
 def _chip_factors(

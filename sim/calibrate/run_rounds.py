@@ -19,6 +19,7 @@ from sim.calibrate.run_residuals import (
     left_out,
     lot_of,
     mape,
+    of_new_sources,
     residuals,
     software,
     with_spread,
@@ -74,6 +75,7 @@ class Rounds:
             source="clusterloom calibrate runs",
             device=sections["device"],
             framework=sections["framework"],
+            fitted_sources=self.calibration.fitted_sources,
         )
 
 
@@ -129,10 +131,13 @@ def fit_rounds(
     if folds:
         progress("leaving out folds and frameworks")
         unseen = left_out(terms, prior, fitted.calibration, fold_of, iterations=ITERATIONS)
-        unknown = left_out(terms, prior, prior, software)
+        new, unknown = of_new_sources(terms, prior, prior), left_out(terms, prior, prior, software)
         by_fold, by_framework = mape(unseen), mape(unknown)
-        fitted = with_spread(fitted, unseen, unknown or unseen, found)
-    return Rounds(_merged(cited, fitted.calibration), errors, by_fold, by_framework)
+        fitted = with_spread(fitted, unseen, new, unknown or unseen, found)
+    merged = _merged(cited, fitted.calibration)
+    sources = tuple(sorted({run.row.group for run in runs}))
+    merged = merged.model_copy(update={"fitted_sources": sources})
+    return Rounds(merged, errors, by_fold, by_framework)
 
 
 def sample(runs: Sequence[Run]) -> list[Run]:

@@ -157,9 +157,11 @@ def knobs_for(terms: Sequence[Term]) -> list[Knob]:
 def covariance_of(knobs: Sequence[Knob]) -> FloatArray:
     """Prior covariance: members of a population share the uncertainty of its middle, and frameworks of one
     stack part of what sets them apart from it; float[p, p]."""
-    alike = np.array([[(a.section, a.name) == (b.section, b.name) for b in knobs] for a in knobs])
+    size = (len(knobs), len(knobs))
+    pairs = [[(a.section, a.name) == (b.section, b.name) for b in knobs] for a in knobs]
+    alike = np.array(pairs, dtype=bool).reshape(size)
     stack = [stack_of(knob.key) if knob.section == "framework" else knob.key for knob in knobs]
-    related = np.array([[a == b for b in stack] for a in stack]) & alike
+    related = np.array([[a == b for b in stack] for a in stack], dtype=bool).reshape(size) & alike
     middle, spread = (np.array([getattr(knob, name) for knob in knobs]) for name in ("middle", "spread"))
     shared = np.where(np.eye(len(knobs), dtype=bool), 1.0, STACK_SHARE * related)
     return np.asarray(shared * np.outer(spread, spread) + alike * np.outer(middle, middle))

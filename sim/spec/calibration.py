@@ -69,6 +69,9 @@ class Calibration(CatalogSpec):
     link: Section = Field({}, description="parameters by kind of link and name")
     library: Section = Field({}, description="parameters by collective library and name")
     framework: Section = Field({}, description="parameters by framework and name")
+    fitted_sources: tuple[str, ...] = Field(
+        (), description="sources of measured training runs that it was fitted to: others are less sure"
+    )
     complete: bool = Field(False, description="stands alone: merging it drops everything that came before")
 
     @model_validator(mode="before")
@@ -122,7 +125,9 @@ class Calibration(CatalogSpec):
             mine, theirs = getattr(self, name), getattr(other, name)
             keys = [*mine, *(key for key in theirs if key not in mine)]
             sections[name] = {key: {**mine.get(key, {}), **theirs.get(key, {})} for key in keys}
-        return self.model_copy(update={"name": f"{self.name}+{other.name}", **sections})
+        sources = tuple(dict.fromkeys((*self.fitted_sources, *other.fitted_sources)))
+        named = {"name": f"{self.name}+{other.name}", "fitted_sources": sources}
+        return self.model_copy(update={**named, **sections})
 
     def at_bounds(self, section: str, key: str, param: str, bound: Bound) -> Calibration:
         """A copy in which one parameter, as found by ``parameter``, sits at an end of its interval."""

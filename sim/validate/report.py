@@ -132,7 +132,8 @@ def validate_runs(
     scored = []
     for run, prediction in zip(chosen.runs, predictions, strict=True):
         mine = framework_calibration(calibration, run.framework)
-        low, high = interval(prediction, run.assumed, mine, run.cluster.main_device.name) or (None, None)
+        device, group = run.cluster.main_device.name, run.row.group
+        low, high = interval(prediction, run.assumed, mine, device, source=group) or (None, None)
         scored.append(Scored(run, prediction, low, high, constant_prediction(run, rates)))
     return Report(board(scored, chosen.skipped), scored, chosen.skipped)
 

@@ -3,9 +3,11 @@
 The logarithm of measured over predicted time is taken as normal. Its variance is a framework's own
 (``framework/<key>/spread_own``: how far its runs scatter that the fit had not seen; for a framework
 without measurements, how far those of frameworks left out altogether do, on chips that others were
-measured on), more where communication and bubbles show (``spread_communication`` times their share), and
-more for every column that the row leaves open (``spread_assumed``). All that together is wider or
-narrower by a factor of the chip (``device/<name>/spread_factor``; 1 for one without measurements). These
+measured on), more for a source that the fit saw no row of (``spread_source``: how far those scatter
+that were left out while their framework had others), more where communication and bubbles show
+(``spread_communication`` times their share), and more for every column that the row leaves open
+(``spread_assumed``). All that together is wider or narrower by a factor of the chip
+(``device/<name>/spread_factor``; 1 for one without measurements). These
 are parameters of the calibration, set so that 80 % of left-out rows lie inside.
 """
 
@@ -23,15 +25,16 @@ from sim.validate.runs import Prediction
 Z80 = 1.2816
 """Standard deviations on either side of the mean that hold 80 % of a normal distribution."""
 
-FALLBACK = {"own": 0.12, "communication": 0.1, "assumed": 0.03}
-TERMS = tuple(FALLBACK)
+TERMS = ("own", "communication", "assumed")
+FALLBACK = {"own": 0.12, "communication": 0.1, "assumed": 0.03, "source": 0.0}
 
 
-def shares(prediction: Prediction, assumed: Sequence[str]) -> dict[str, float]:
-    """Factor of each term's deviation for one prediction."""
+def shares(prediction: Prediction, assumed: Sequence[str], *, new: bool = False) -> dict[str, float]:
+    """Factor of each term's deviation for one prediction; ``new``: of a source that the fit did not see."""
     step, parts = prediction.step_time_s or 1.0, prediction.parts
     waiting = parts.get("exposed_comm_s", 0.0) + parts.get("wait_s", 0.0) + parts.get("bubble_s", 0.0)
-    return {"own": 1.0, "communication": waiting / step, "assumed": math.sqrt(len(assumed))}
+    known = {"own": 1.0, "communication": waiting / step, "assumed": math.sqrt(len(assumed))}
+    return {**known, "source": float(new)}
 
 
 def deviations(calibration: Calibration) -> dict[str, float]:
@@ -40,13 +43,13 @@ def deviations(calibration: Calibration) -> dict[str, float]:
         term: calibration.value("framework", "default", f"spread_{term}")
         if calibration.has("framework", "default", f"spread_{term}")
         else FALLBACK[term]
-        for term in TERMS
+        for term in (*TERMS, "source")
     }
 
 
 def deviation(factors: dict[str, float], sizes: dict[str, float]) -> float:
     """Standard deviation of the logarithm of a step time."""
-    return math.sqrt(sum((sizes[term] * factors[term]) ** 2 for term in TERMS))
+    return math.sqrt(sum((size * factors[term]) ** 2 for term, size in sizes.items()))
 
 
 FloatArray = npt.NDArray[np.float64]
@@ -81,7 +84,12 @@ def chip_factor(calibration: Calibration, device: str) -> float:
 
 
 def interval(
-    prediction: Prediction, assumed: Sequence[str], calibration: Calibration, device: str = "default"
+    prediction: Prediction,
+    assumed: Sequence[str],
+    calibration: Calibration,
+    device: str = "default",
+    *,
+    source: str = "",
 ) -> tuple[float, float] | None:
     """Ends of the 80 % interval of a step time, in seconds.
 
@@ -95,9 +103,12 @@ def interval(
         :func:`sim.validate.runs_loader.framework_calibration`.
     device : str
         Catalogue name of the device.
+    source : str
+        Short name of the source that the row comes from.
     """
     if not prediction.ok or prediction.step_time_s is None:
         return None
-    width = Z80 * deviation(shares(prediction, assumed), deviations(calibration))
+    new = source not in calibration.fitted_sources
+    width = Z80 * deviation(shares(prediction, assumed, new=new), deviations(calibration))
     width *= chip_factor(calibration, device)
     return prediction.step_time_s * math.exp(-width), prediction.step_time_s * math.exp(width)

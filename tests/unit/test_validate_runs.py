@@ -246,19 +246,49 @@ def test_intervals_hold_as_much_on_every_chip(catalog: Catalog) -> None:
     residuals = [
         Residual(term, float(generator.normal(0, size))) for term, size in zip(terms, scatter, strict=True)
     ]
-    bare = default.model_copy(update={"device": {"default": default.device["default"]}})
+    bare = default.model_copy(
+        update={"device": {"default": default.device["default"]}, "fitted_sources": ("A",)}
+    )
     unfitted = RunFit([], Fit(np.zeros(0), np.zeros(0), 0.0), [], bare)
-    fitted = with_spread(unfitted, residuals, residuals, predictions).calibration
+    fitted = with_spread(unfitted, residuals, [], residuals, predictions).calibration
     for gpu in ("h100-80gb", "a100-80gb"):
         inside = []
         for residual, prediction in zip(residuals, predictions, strict=True):
             if residual.term.shape.device.name == gpu:
                 mine = framework_calibration(fitted, residual.term.shape.framework)
-                low, high = interval(prediction, residual.term.run.assumed, mine, gpu) or (1.0, 1.0)
+                assumed = residual.term.run.assumed
+                low, high = interval(prediction, assumed, mine, gpu, source="A") or (1.0, 1.0)
                 inside.append(low <= math.exp(residual.log_ratio) <= high)
         assert 0.75 <= np.mean(inside) <= 0.85
     factors = [fitted.value("device", gpu, "spread_factor") for gpu in ("h100-80gb", "a100-80gb")]
     assert factors[0] > 2 * factors[1]
+
+
+def test_intervals_are_wider_for_sources_that_no_fit_saw(catalog: Catalog) -> None:
+    """Rows of two sources scatter by 3 % around means 20 % apart: each alone says little of the other."""
+    default = catalog.calibration("default")
+    same = {"framework": "Megatron-Bridge", "step_time_s": "1.0", "gpu": "H100"}
+    runs = [load(catalog, id=f"{'AB'[i % 2]}-{i}", **same) for i in range(200)]
+    predictions = [Prediction(run.row.id, "ok", 1.0, {"compute_s": 1.0}) for run in runs]
+    terms = make_terms(runs, {run.row.id: 1.0 for run in runs}, default)
+    generator = np.random.default_rng(3)
+    folds = [Residual(term, float(generator.normal(0, 0.03))) for term in terms]
+    means = {"A": 0.1, "B": -0.1}
+    sources = [replace(each, log_ratio=each.log_ratio + means[each.group]) for each in folds]
+    sections = {"device": {"default": default.device["default"]}, "fitted_sources": ("A", "B")}
+    unfitted = RunFit([], Fit(np.zeros(0), np.zeros(0), 0.0), [], default.model_copy(update=sections))
+    fitted = with_spread(unfitted, folds, sources, folds, predictions).calibration
+    mine = framework_calibration(fitted, terms[0].shape.framework)
+    known, new = (
+        interval(predictions[0], terms[0].run.assumed, mine, "h100-80gb", source=name) or (1.0, 1.0)
+        for name in ("A", "C")
+    )
+    inside = [
+        [low <= math.exp(each.log_ratio) <= high for each in found]
+        for found, (low, high) in ((folds, known), (sources, new))
+    ]
+    assert new[1] > 1.08 > known[1]
+    assert all(0.75 <= np.mean(each) <= 0.86 for each in inside)
 
 
 def test_kernels_of_all_runs_at_once_take_what_each_takes(catalog: Catalog) -> None:
