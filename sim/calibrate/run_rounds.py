@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sim.calibrate.run_priors import SOURCE, prior_of, without_fits
+from sim.calibrate.run_priors import SOURCE, UNKNOWN, prior_of, without_fits
 from sim.calibrate.run_residuals import (
     ITERATIONS,
     fold_of,
@@ -151,12 +151,17 @@ def sample(runs: Sequence[Run]) -> list[Run]:
 
 
 def _merged(cited: Calibration, fitted: Calibration) -> Calibration:
-    """The cited calibration, and over it what was fitted; keys in the order of the cited, then by name."""
+    """The cited calibration, and over it what was fitted; keys in the order of the cited, then by name.
+
+    What is cited for a device stays where no row has told more.
+    """
     sections: dict[str, Section] = {}
     for name in ("device", "framework"):
         table = {key: dict(parameters) for key, parameters in getattr(cited, name).items()}
         for key, parameters in sorted(getattr(fitted, name).items()):
-            mine = {n: p for n, p in sorted(parameters.items()) if p.source.startswith(SOURCE)}
+            told = [name for name, p in parameters.items() if p.source.startswith(SOURCE)]
+            kept = set(table.get(key, ())) if key != UNKNOWN else set()
+            mine = {n: parameters[n] for n in sorted(told) if parameters[n].n or n not in kept}
             if mine:
                 table.setdefault(key, {}).update(mine)
         sections[name] = table
