@@ -25,7 +25,8 @@ from sim.calibrate.run_residuals import (
     with_spread,
 )
 from sim.calibrate.run_terms import make_terms
-from sim.calibrate.runs import fit_runs
+from sim.calibrate.runs import FEWEST_ROWS, fit_runs
+from sim.errors import InputError
 from sim.spec import Calibration
 from sim.spec.calibration import Parameter
 from sim.validate.runs import predict_all
@@ -124,6 +125,9 @@ def fit_rounds(
         terms = make_terms(some, simulated, present)
         progress(f"fitting {len(terms)} runs")
         fitted = fit_runs(terms, prior, start=present)
+        if not fitted.knobs:
+            must = f"have {FEWEST_ROWS} rows that share a device or a framework"
+            raise InputError("DATA", must, f"{len(terms)} rows that differ")
         present = fitted.calibration
     errors = mape(residuals(terms, fitted.calibration))
     by_fold: dict[str, float] = {}

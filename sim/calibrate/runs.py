@@ -323,6 +323,8 @@ def fit_runs(
         Steps of the search.
     """
     knobs = knobs_for(terms)
+    if not knobs:  # so few rows that they tell nothing
+        return RunFit([], Fit(np.zeros(0), np.zeros(0), 0.0), [], prior)
     objective = Objective(terms, knobs, prior)
     mean = np.array([start_of(prior, knob) for knob in knobs])
     fit = least_squares(

@@ -61,7 +61,8 @@ def collectives(
     good = usable(rows)
     if not good:
         reasons = sorted({row.message for row in rows if row.message}) or ["no row has a time"]
-        lacking = "collective=all_reduce" if "collective" in reasons[0] else "hardware=H100"
+        hints = {"collective": "collective=all_reduce", "GPUs": "gpus=8"}
+        lacking = next((hint for word, hint in hints.items() if word in reasons[0]), "hardware=H100")
         must = "have rows of a known collective on known hardware"
         raise InputError("FILE", must, "; ".join(reasons), hint=f"Use --set {lacking}.")
     start = None if scratch else population_of(default_catalog().calibration("collectives"))

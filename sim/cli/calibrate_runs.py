@@ -44,6 +44,7 @@ def runs(
     """
     from sim.calibrate.calibration_text import calibration_yaml
     from sim.calibrate.run_rounds import fit_rounds
+    from sim.calibrate.runs import FEWEST_ROWS
     from sim.catalog import default_catalog
     from sim.cli.validate import cache_folder
     from sim.validate.rows import read_rows
@@ -54,6 +55,9 @@ def runs(
     known = [run for run in load_runs(rows, catalog).runs if run.measured_s]
     if not known:
         raise InputError("DATA", "have rows of the calibration split that can be simulated", ", ".join(files))
+    if len(known) < FEWEST_ROWS:
+        must = f"have at least {FEWEST_ROWS} rows of the calibration split that can be simulated"
+        raise InputError("DATA", must, len(known))
     found = fit_rounds(
         known,
         catalog.calibration("default"),

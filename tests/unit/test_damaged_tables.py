@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.calibrate.runs import fit_runs
 from sim.catalog import Catalog
 from sim.cli.main import main
 from sim.validate.rows import read_rows
@@ -158,3 +159,13 @@ def test_sizes_that_make_no_model_are_a_reason(tmp_path: Path) -> None:
         "workload.num_heads: must divide hidden (256). Got 7. Or give head_dim."
     ]
     assert len(loaded.runs) == 1
+
+
+def test_a_fit_to_few_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, error = ended("fit runs", table([RUN] * 3), tmp_path, capsys)
+    assert code == 2
+    assert error == (
+        "error: DATA: must have at least 10 rows of the calibration split that can be simulated. Got 3.\n"
+    )
+    prior = Catalog().calibration()
+    assert fit_runs([], prior).calibration is prior
