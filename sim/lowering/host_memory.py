@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sim.lowering.plan import Plan
-from sim.models.memory import activation_elements, in_flight_micro_batches
+from sim.models.memory import activation_elements, in_flight_micro_batches, leaves, narrow_elements
 from sim.spec.workload import OPTIMIZER_STATES
 
 FP32 = 4.0
@@ -64,7 +64,11 @@ def _of_rank(plan: Plan, stage: int) -> dict[str, float]:
         if strategy.offload_parameters:
             held["weights"] = elements * plan.element_bytes
     if strategy.offload_activations:
-        kept, _ = activation_elements([plan.workload.layers[index] for index in layers], strategy)
+        away = [plan.workload.layers[index] for index in layers]
+        away = [layer for layer in away if leaves(layer, strategy)]
+        kept, _ = activation_elements(away, strategy)
+        if strategy.recompute != "full":
+            kept -= sum(narrow_elements(layer, strategy, plan.workload) for layer in away)
         samples = plan.micro_batch_size / strategy.token_slices
         flying = in_flight_micro_batches(strategy, stage, plan.micro_batches)
         held["activations"] = kept * flying * samples * plan.element_bytes

@@ -7,26 +7,33 @@ from collections import defaultdict
 from sim.graph.builder import Edge, Ends
 from sim.graph.execution import Cause
 from sim.lowering.emitter import Emitter
-from sim.models.memory import activation_elements, stored_elements
+from sim.models.memory import activation_elements, leaves, narrow_elements, stored_elements
 
 
 class ParkedActivations:
     """Activations in host memory between forward and backward (ZeRO-Infinity: Rajbhandari et al., SC 2021).
 
-    What a layer keeps goes down beside the computation that follows. It comes back while the layer behind it
-    in the model is in its backward, so that two layers' activations are on the device at a time. With full
-    recomputation blocks take the place of layers: their inputs go, and come back before they run again.
+    What a layer keeps goes down beside the computation that follows. It comes back while the block behind its
+    own in the model is in its backward, so that two blocks' activations are on the device at a time
+    (Transformer Engine's double buffer). With full recomputation the inputs of blocks go, and come back
+    before they run again.
     """
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter, self.plan = emitter, emitter.plan
         self.down: dict[tuple[int, int, int], Ends] = {}
-        self.begun: dict[int, Ends] = defaultdict(dict)  # what the latest backward of a stage waited for
+        # Of each stage: the block whose backward is under way, what it and the one before waited for.
+        self.current: dict[int, int] = {}
+        self.begun: dict[int, Ends] = defaultdict(dict)
+        self.before: dict[int, Ends] = defaultdict(dict)
 
     def _size(self, layer: int) -> float:
         plan, layers = self.plan, self.plan.workload.layers
+        if not leaves(layers[layer], plan.strategy):
+            return 0.0
         if plan.strategy.recompute != "full":
             elements = stored_elements(layers[layer], plan.strategy)
+            elements -= narrow_elements(layers[layer], plan.strategy, plan.workload)
         elif layer and layers[layer - 1].block == layers[layer].block:
             elements = 0.0  # of a block, only its input is kept
         else:
@@ -54,7 +61,11 @@ class ParkedActivations:
 
     def come_back(self, stage: int, layer: int, m: int, step: int, ends: Ends) -> Ends:
         """What the backward of a layer waits for: its activations, fetched since the one before it began."""
-        before, self.begun[stage] = self.begun[stage] or ends, ends
+        block = self.plan.workload.layers[layer].block
+        if self.current.get(stage) != block:
+            self.current[stage] = block
+            self.before[stage], self.begun[stage] = self.begun[stage] or ends, ends
+        before = self.before[stage]
         parked = self.down.pop((stage, layer, m), None)
         if parked is None:
             return ends

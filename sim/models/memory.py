@@ -13,7 +13,7 @@ block's activations while it is recomputed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sim.errors import InputError
 from sim.models.checkpointing import KEPT_KINDS, alternate_elements, alternate_shares
@@ -238,7 +238,9 @@ def _states(
     element = kept_bytes(workload.dtype)
     mixed = element < 4
     level = strategy.sharding
-    state = 4.0 * (OPTIMIZER_STATES[workload.optimizer] + mixed) + 4.0 * (gradient_copy and mixed)
+    single = workload.fp32_parameters and mixed and level == 3  # the shard is the master copy
+    master = mixed and not single
+    state = 4.0 * (OPTIMIZER_STATES[workload.optimizer] + master) + 4.0 * (gradient_copy and mixed)
     if strategy.has_servers and not (strategy.updates_locally or strategy.servers_only_sum):
         state = 0.0  # the servers hold it
     if strategy.offload_optimizer:
@@ -246,10 +248,11 @@ def _states(
     state += UPDATES[strategy.update_semantics].centre_bytes
     residual = 1.0 if compressor_of(strategy).error_feedback else 0.0  # of all gradients, whatever is sharded
     copies = (1 + strategy.delay) / (dp if level >= 2 else 1)
-    kept = 0.0 if strategy.offload_parameters else element / (dp if level >= 3 else 1)
+    width = 4.0 if single else element
+    kept = 0.0 if strategy.offload_parameters else width / (dp if level >= 3 else 1)
     return {
         "weights": parameters * kept,
-        "gradients": parameters * workload.gradient_bytes * (copies + residual),
+        "gradients": parameters * (4.0 if single else workload.gradient_bytes) * (copies + residual),
         "optimizer": parameters * state / (dp if level >= 1 else 1),
     }
 
@@ -295,27 +298,38 @@ def _activations(
 
     def stored(layer: Layer, recompute: str) -> float:
         elements = stored_elements(layer, strategy, recompute=recompute)
-        return elements - _narrow_elements(layer, strategy, workload)
+        return elements - narrow_elements(layer, strategy, workload)
 
-    if strategy.offload_activations and strategy.recompute != "full":
-        # Those of the layer at hand, and of the one that comes or goes.
-        return 2 * per_element * max((stored(layer, "none") for layer in layers), default=0.0)
+    away = [layer for layer in layers if leaves(layer, strategy)]
+    # Activations of the block at hand, and of the one that comes or goes.
+    coming = max((_kept(block, strategy, stored) for block in _blocks(away)), default=0.0)
+    passing = 2 * per_element * coming
+    stay = [layer for layer in layers if not leaves(layer, strategy)]
     if strategy.recompute not in ("full", "alternate"):
         again = [layer for layer in layers if layer.kind in strategy.recompute_layers]
         most = max((stored(layer, "all") for layer in again), default=0.0)
-        return per_element * (held * sum(stored(layer, strategy.recompute) for layer in layers) + most)
-    kept, _ = activation_elements(layers, strategy)
-    if strategy.offload_activations:
-        held = min(held, 1.0)
-        kept = 2 * max((activation_elements(block, strategy)[0] for block in _blocks(layers)), default=0.0)
+        return passing + per_element * (held * _kept(stay, strategy, stored) + most)
     block_peak = max(
         (sum(stored(layer, "none") for layer in block) for block in _blocks(layers)),
         default=0.0,
     )
-    return per_element * (held * kept + block_peak)
+    return passing + per_element * (held * _kept(stay, strategy, stored) + block_peak)
 
 
-def _narrow_elements(layer: Layer, strategy: Strategy, workload: Workload) -> float:
+def _kept(layers: Sequence[Layer], strategy: Strategy, stored: Callable[[Layer, str], float]) -> float:
+    """Elements of one sample that layers keep from forward to backward; ``stored`` says what one does."""
+    if strategy.recompute in ("full", "alternate"):
+        return activation_elements(layers, strategy)[0]
+    return sum(stored(layer, strategy.recompute) for layer in layers)
+
+
+def leaves(layer: Layer, strategy: Strategy) -> bool:
+    """Whether a layer's activations go to the host's memory."""
+    limit = strategy.offload_blocks
+    return strategy.offload_activations and (limit is None or layer.block < limit)
+
+
+def narrow_elements(layer: Layer, strategy: Strategy, workload: Workload) -> float:
     """Elements of one sample that need not be kept as inputs of products are kept quantised.
 
     Training in 8 or fewer bits keeps what a product needs for its weight gradient as the product read it

@@ -174,6 +174,14 @@ class Strategy(Spec):
     offload_activations: bool = Field(
         False, description="activations go to host memory after forward and come back before backward (D13)"
     )
+    offload_blocks: int | None = Field(
+        None,
+        ge=1,
+        description=(
+            "blocks of the model, the first ones, whose activations are offloaded; all if absent (Megatron's "
+            "cpu_offloading_num_layers; D13)"
+        ),
+    )
     shard_ranks: int | None = Field(
         None, ge=1, description="ranks that share one copy of sharded state; all dp x cp if absent (D2)"
     )

@@ -34,6 +34,13 @@ class Workload(CatalogSpec):
     fp32_gradients: bool = Field(
         False, description="16-bit training keeps, sums and exchanges gradients in fp32"
     )
+    fp32_parameters: bool = Field(
+        False,
+        description=(
+            "16-bit training keeps parameters in fp32 and casts what it gathers: the master copy is not "
+            "another (PyTorch FSDP; where parameters are not sharded the casts stay, and nothing is saved)"
+        ),
+    )
     fused_accumulation: bool = Field(
         False,
         description=(

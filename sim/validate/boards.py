@@ -27,6 +27,8 @@ class Board:
         Network ports and the Gb/s of each.
     pcie : float
         Bytes/s of a GPU's PCIe link in one direction.
+    chip_link : float
+        Bytes/s in one direction to the memory of a processor on the same module (NVLink-C2C); 0: over PCIe.
     """
 
     device: dict[int, str]
@@ -35,6 +37,7 @@ class Board:
     ports: tuple[int, float]
     pcie: float
     cpu: str
+    chip_link: float = 0.0
 
 
 BOARDS: dict[str, Board] = {
@@ -53,11 +56,15 @@ BOARDS: dict[str, Board] = {
     "H200": Board({141: "h200-141gb"}, 8, 450e9, (8, 400.0), PCIE[5], "xeon-8480c"),
     "B200": Board({180: "b200-180gb"}, 8, 900e9, (8, 400.0), PCIE[5], "xeon-8480c"),
     "B300": Board({270: "b300-270gb"}, 8, 900e9, (8, 800.0), PCIE[5], "xeon-8480c"),
-    "GB200": Board({186: "gb200-186gb"}, NVL72_DOMAIN, 900e9, (NVL72_DOMAIN, 400.0), PCIE[5], "xeon-8480c"),
-    "GB300": Board({279: "gb300-279gb"}, NVL72_DOMAIN, 900e9, (NVL72_DOMAIN, 800.0), PCIE[5], "xeon-8480c"),
+    "GB200": Board(
+        {186: "gb200-186gb"}, NVL72_DOMAIN, 900e9, (NVL72_DOMAIN, 400.0), PCIE[5], "xeon-8480c", 225e9
+    ),
+    "GB300": Board(
+        {279: "gb300-279gb"}, NVL72_DOMAIN, 900e9, (NVL72_DOMAIN, 800.0), PCIE[5], "xeon-8480c", 225e9
+    ),
     "H800": Board({80: "h800-80gb"}, 8, 200e9, (8, 400.0), PCIE[5], "xeon-8480c"),
     "H20": Board({96: "h20-96gb"}, 8, 450e9, (8, 400.0), PCIE[5], "xeon-8480c"),
-    "GH200": Board({96: "gh200-96gb"}, 4, 450e9, (4, 200.0), PCIE[5], "xeon-8480c"),
+    "GH200": Board({96: "gh200-96gb"}, 4, 450e9, (4, 200.0), PCIE[5], "xeon-8480c", 450e9),
     "A800": Board({80: "a800-80gb"}, 8, 200e9, (8, 200.0), PCIE[4], "epyc-7742"),
     "A30": Board({24: "a30-24gb"}, 4, 0.0, (1, 100.0), PCIE[4], "epyc-7742"),
     "A40": Board({48: "a40-48gb"}, 8, 0.0, (1, 100.0), PCIE[4], "epyc-7742"),
@@ -119,7 +126,8 @@ BOARDS: dict[str, Board] = {
 of their bandwidth, also where they join all pairs (Infinity Fabric, Gaudi) or form a torus (TPU), as rings
 reach it. Sources: the vendors' datasheets, as in ``topologies/devices``; NVIDIA DGX and HGX user guides;
 AMD MI300X platform data sheet; Jouppi et al. 2023, arXiv:2304.01433 (TPU v4); AWS Neuron documentation (768
-GB/s and 2,048 GB/s of NeuronLink a chip, in and out); Intel Gaudi whitepapers."""
+GB/s and 2,048 GB/s of NeuronLink a chip, in and out); Intel Gaudi whitepapers;
+NVIDIA GH200 and GB200 datasheets (900 GB/s of NVLink-C2C both ways, to one GPU and to two)."""
 
 MESHES = {"P100": "dgx-1-p100", "V100": "dgx-1-v100"}
 """Catalogue hosts whose GPUs are joined by a hybrid cube mesh."""

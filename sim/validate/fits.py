@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.errors import ClusterloomError
 from sim.lowering.plan import memory_by_stage
-from sim.validate.boards import board_key
+from sim.validate.boards import BOARDS, board_key
 from sim.validate.frameworks import framework_of
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 TOLERANCE = 1.1
 """Memory over the device's that the model is allowed to be wrong by; the worst run of the calibration split
 that no other memory helped takes 1.06."""
-SPILLING = ("GB", "GH", "MI300A")
-"""Boards on which activations may go to the processor's memory at the speed of NVLink, as NVIDIA's recipes
-for them do: what is too much for the device need not be computed again."""
 OPEN = ("shard", "recompute", "mbs")
 """Columns that are chosen here where they are open."""
 DEGREES = ("tp", "pp", "dp", "cp", "ep")
@@ -36,10 +33,32 @@ MODEL_PARALLEL = ("mega", "nemo")
 
 def made_to_fit(run: Run, calibration: Calibration) -> Run:
     """The run with what it leaves open changed until it fits into memory, as little as possible."""
-    spills = (board_key(run.row.text("gpu")) or "").startswith(SPILLING)
-    if spills or not set(OPEN) & set(run.assumed) or _fits(run, calibration, refused=True):
+    if not set(OPEN) & set(run.assumed) or _fits(run, calibration, refused=True):
         return run
+    board = BOARDS.get(board_key(run.row.text("gpu")) or "")
+    if board and board.chip_link and "recompute" in run.assumed:
+        return _spilled(run, calibration)
     return next((other for other in _ways(run) if _fits(other, calibration)), run)
+
+
+def _spilled(run: Run, calibration: Calibration) -> Run:
+    """The run with as few blocks as fit whose activations go to the memory of the processor beside the GPU.
+
+    NVIDIA's recipes for Grace boards set ``cpu_offloading_num_layers`` so (Megatron-Bridge,
+    scripts/performance/configs/llama: 20 to 92 of 80 and 126 layers): what is too much for the device need
+    not be computed again. If not even all blocks suffice, all of them go.
+    """
+    blocks = run.workload().num_blocks
+    few, many = 1, blocks
+    while few < many:
+        middle = (few + many) // 2
+        few, many = (few, middle) if _fits(_offloading(run, middle), calibration) else (middle + 1, many)
+    return _offloading(run, many)
+
+
+def _offloading(run: Run, blocks: int) -> Run:
+    strategy = run.strategy.model_copy(update={"offload_activations": True, "offload_blocks": blocks})
+    return replace(run, strategy=strategy, assumed=(*run.assumed, "offload_activations"))
 
 
 def _fits(run: Run, calibration: Calibration, *, refused: bool = False) -> bool:

@@ -51,6 +51,8 @@ class Framework:
         Policy if the row has none.
     fp32_gradients : str
         Regular expression for the precisions in which gradients are kept and exchanged in fp32.
+    fp32_parameters : bool
+        Sharded parameters are in fp32 and are their own master copy.
     fused_accumulation : bool
         Weight gradients are added up by the products that compute them.
     fp32_norm, fp32_logits : bool
@@ -87,6 +89,7 @@ class Framework:
     recompute: str = "none"
     optimizer: str = "adam"
     fp32_gradients: str = "(?!)"
+    fp32_parameters: bool = False
     fused_accumulation: bool = False
     fp32_norm: bool = False
     fp32_logits: bool = False
@@ -157,6 +160,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
     Framework(
         "llm-foundry", r"foundry|composer|mosaic", flash=True, fused_loss=True, state="zero3",
         optimizer="adamw", fp32_gradients=".", wraps_blocks=True, early_stop=True,
+        fp32_parameters=True,
         source="llm-foundry yamls/pretrain: attn_impl flash, fused_crossentropy, FSDP, decoupled_adamw, "
         "activation_checkpointing_reentrant: false; "
         "Composer's get_mixed_precision: DEFAULT reduces in fp32, PURE in the compute type",
@@ -165,7 +169,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "torchtitan", r"titan", flash=True, fused=True, fused_loss=True, state="zero3",
         sequence_parallel=True, recompute="alternate", optimizer="adamw", fp32_gradients=".",
         micro_batches_of_a_stage=1, pipelined_state="zero1", dynamic_scaling=True, wraps_blocks=True,
-        early_stop=True,
+        early_stop=True, fp32_parameters=True,
         source="torchtitan train_configs/llama3_*.toml: FSDP2, mixed_precision_reduce float32, compile (fp8 "
         "needs it), selective checkpointing by op; pipelined, parameters stay gathered and gradients are "
         "reduced in the last backward (parallelize_llama.py; torch/distributed/pipelining/stage.py), with as "
@@ -229,8 +233,9 @@ FRAMEWORKS: tuple[Framework, ...] = (
     ),
     Framework(
         "pytorch-fsdp", r"fsdp|fairscale|meta.*(llama|pytorch)|llama.?recipes", flash=True, state="zero3",
-        optimizer="adamw", wraps_blocks=True, early_stop=True,
-        source="PyTorch FSDP: full sharding, eager kernels, SDPA; llama-recipes: NO_REENTRANT",
+        optimizer="adamw", wraps_blocks=True, early_stop=True, fp32_parameters=True,
+        source="PyTorch FSDP: full sharding, eager kernels, SDPA, MixedPrecision casts fp32 shards; "
+        "llama-recipes: NO_REENTRANT",
     ),
     Framework(
         "intel-gaudi", r"gaudi|habana|synapse", flash=True, fused=True, state="zero1", optimizer="adamw",

@@ -39,6 +39,8 @@ from sim.validate.rows import Row
 MOST_GPUS = 131_072
 """Devices of the largest job that is simulated."""
 MOST_GPUS_OF_A_HOST = 256
+MEMORY_OF_A_HOST, MODULE_MEMORY = 1e12, 240e9
+"""Bytes of a server's memory, and of a processor's for each GPU of its module (480 GB of a Grace for two)."""
 
 _LINKED = r"nvlink|nvswitch|infinity|xgmi|\bici\b|torus|gaudi|roce|all-to-all|fully connected"
 
@@ -124,9 +126,7 @@ def build_cluster(row: Row, catalog: Catalog) -> tuple[Cluster, list[str]]:
     mesh = MESHES.get(name) if _is_mesh(row, name, per_host) else None
     device = device_name(row)
     power = power_limit(row, catalog.device(device))
-    return _cluster(
-        catalog, device, power, per_host, hosts, nvlink, mesh, ports, speed, board.pcie, board.cpu
-    ), assumed
+    return _cluster(catalog, device, power, per_host, hosts, nvlink, mesh, ports, speed, name), assumed
 
 
 def gpu_count(row: Row) -> int | None:
@@ -197,12 +197,12 @@ def _cluster(
     mesh: str | None,
     ports: int,
     speed: float,
-    pcie: float,
-    cpu: str,
+    name: str,
 ) -> Cluster:
-    spec, processor = catalog.device(device), catalog.device(cpu)
+    board = BOARDS[name]
+    spec, processor = catalog.device(device), catalog.device(board.cpu)
     spec = spec if power is None else limited(spec, power)
-    host = _host(catalog, spec, per_host, nvlink, mesh, ports, speed, pcie, cpu)
+    host = _host(catalog, spec, per_host, nvlink, mesh, ports, speed, board)
     return Cluster(
         name=f"{device}-{per_host}x{hosts}",
         description="as a published run describes it",
@@ -224,10 +224,9 @@ def _host(
     mesh: str | None,
     ports: int,
     speed: float,
-    pcie: float,
-    cpu: str,
+    board: Board,
 ) -> Host:
-    last, switches = per_host - 1, -(-per_host // 2)
+    last, switches, pcie = per_host - 1, -(-per_host // 2), board.pcie
     links = (
         [_link(f"gpu[0-{last}]", f"plx[0-{switches - 1}]", pcie, "pcie")]
         if per_host % 2 == 0
@@ -247,7 +246,9 @@ def _host(
             for link in catalog.host(mesh).expanded_links
             if link.kind == "nvlink" and max(int(link.a[3:]), int(link.b[3:])) < per_host
         ]
-    elif nvlink and per_host > 1:
+    if board.chip_link:
+        links += [_link(f"gpu{i}", "cpu0", board.chip_link, "nvlink") for i in range(per_host)]
+    if mesh is None and nvlink and per_host > 1:
         links.append(_link(f"gpu[0-{last}]", "nvswitch0", nvlink, "nvlink"))
     return Host(
         name=f"{device.name}-x{per_host}",
@@ -259,8 +260,8 @@ def _host(
         ),
         links=tuple(links),
         cpu_cores=64,
-        cpu_device=cpu,
-        memory_bytes=1e12,
+        cpu_device=board.cpu,
+        memory_bytes=max(MEMORY_OF_A_HOST, board.gpus * MODULE_MEMORY if board.chip_link else 0.0),
     )
 
 

@@ -112,7 +112,15 @@ class Run:
         )
 
 
-_VARIED = ("name", "dtype", "optimizer", "global_batch_size", "fp32_gradients", "fused_accumulation")
+_VARIED = (
+    "name",
+    "dtype",
+    "optimizer",
+    "global_batch_size",
+    "fp32_gradients",
+    "fp32_parameters",
+    "fused_accumulation",
+)
 """Parameters on which the layers do not depend."""
 
 
@@ -245,14 +253,17 @@ _STATED_GRADIENTS = r"(?:grad|reduc)\w*[ _-]*(?:in|sync|dtype)?[ _=:-]*(fp32|flo
 
 def _gradients(row: Row, framework: Framework, dtype: str) -> dict[str, bool]:
     """How gradients are kept; the text of the precision tells mixed from pure 16-bit training."""
+    fields = {
+        "fused_accumulation": framework.fused_accumulation, "fp32_parameters": framework.fp32_parameters,
+    }  # fmt: skip
     if kept_bytes(dtype) >= 4:
-        return {"fp32_gradients": False, "fused_accumulation": framework.fused_accumulation}
+        return {"fp32_gradients": False, **fields}
     text = row.text("precision").lower() or dtype
     stated = re.search(
         r"(grad\w*|reduc\w*)[ _-]*(in|sync|dtype)?[ _=:-]*(fp32|float32|bf16|fp16)", row.text("notes").lower()
     )
     wide = stated[3] in ("fp32", "float32") if stated else bool(re.search(framework.fp32_gradients, text))
-    return {"fp32_gradients": wide, "fused_accumulation": framework.fused_accumulation}
+    return {"fp32_gradients": wide, **fields}
 
 
 def _block_bytes(generator: str, params: Params) -> float:

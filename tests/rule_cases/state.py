@@ -59,6 +59,7 @@ REFUSED: list[Case] = [
             ("availability", 0.5, "be 1.0 unless synchronization is local on servers"),
             ("offload_target", "nvme", "be host unless offload_optimizer is true"),
             ("offload_parameters", True, "be false unless state is zero3 and offload_optimizer is true"),
+            ("offload_blocks", 2, "be absent unless offload_activations is true"),
             ("overlap_tensor", True, "be false unless sequence_parallel is true"),
             ("shard_reduction", "all_reduce", "be reduce_scatter unless state is zero1"),
             ("gather_bits", 8, "be absent unless state is zero3"),

@@ -190,3 +190,31 @@ def test_training_in_eight_bits_keeps_inputs_of_products_in_eight_bits() -> None
             workload.layers, strategy=Strategy(), workload=workload, micro_batch=1, dp=1
         )["activations"]
     assert stored["bf16"] - stored["fp8"] == pytest.approx(2 * 32 * (2 * 64 + 192))
+
+
+def test_fsdp_shards_are_the_master_copy(catalog: Catalog) -> None:
+    """16 bytes a parameter over the ranks with Adam (Zhao et al. 2023, arXiv:2304.11277, section 4.4.1)."""
+    layers = (Layer(name="all", kind="linear", block=0, parameters=7.5e9),)
+    workload = catalog.workload("gpt3-6.7b").model_copy(update={"fp32_parameters": True})
+
+    def states(state: str) -> float:
+        sizes = stage_memory(layers, strategy=Strategy(state=state), workload=workload, micro_batch=1, dp=64)
+        return sizes["weights"] + sizes["gradients"] + sizes["optimizer"]
+
+    assert states("zero3") == pytest.approx(16 * 7.5e9 / 64)
+    assert states("replicated") == pytest.approx(16 * 7.5e9)  # 16-bit weights and gradients, fp32 states
+
+
+def test_blocks_that_stay_on_the_device(catalog: Catalog) -> None:
+    """Of 24 blocks 8 leave: 16 stay, and two of those that leave are there at a time."""
+    workload = catalog.workload("gpt2-medium")
+
+    def activations(**fields: object) -> float:
+        sizes = stage_memory(
+            workload.layers[1:-1], strategy=Strategy(**fields), workload=workload, micro_batch=4, dp=1
+        )
+        return sizes["activations"]
+
+    block = activations() / 24
+    assert activations(offload_activations=True, offload_blocks=8) == pytest.approx(18 * block)
+    assert activations(offload_activations=True) == pytest.approx(2 * block)

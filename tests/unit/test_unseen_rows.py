@@ -258,3 +258,19 @@ def test_a_file_without_a_row_to_simulate_is_refused_and_its_reasons_are_written
     assert "must have a row that can be simulated" in said
     assert "no generator for Foo" in said
     assert [line.split(",")[6] for line in out.read_text().splitlines()] == ["status", "skipped", "skipped"]
+
+
+def test_grace_boards_offload_what_does_not_fit(catalog: Catalog) -> None:
+    """Megatron-Bridge's recipe for Llama 3 70B on 64 GB200 (FP8, micro-batches of 2) offloads 40 of 80."""
+    cells = {
+        "model": "Llama 3 70B", "framework": "Megatron-Bridge", "gpus": "64", "gbs": "256", "mbs": "2",
+        "precision": "FP8-CS", "shard": "megatron_fsdp",
+    }  # fmt: skip
+    run = load(catalog, gpu="GB200", **cells)
+    assert run.strategy.offload_activations
+    assert run.strategy.offload_blocks == pytest.approx(40, abs=8)
+    assert "offload_activations" in run.assumed
+    needed = max(sum(stage.values()) for stage in memory_by_stage(run.scenario(catalog.calibration())))
+    assert needed <= TOLERANCE * run.cluster.main_device.capacity
+    stated = load(catalog, gpu="GB200", recompute="full", **cells)
+    assert not stated.strategy.offload_activations

@@ -432,6 +432,7 @@ TRAINING: tuple[Dimension, ...] = (
                 "offload_activations",
                 "activations in host memory between forward and backward",
                 {"strategy.offload_activations": True},
+                ("strategy.offload_blocks",),
             ),
             Value(
                 "weight_stash",

@@ -140,6 +140,10 @@ _owned(
     {"strategy.state": "zero3", "strategy.offload_optimizer": True},
 )  # fmt: skip
 _owned(
+    "offload_blocks", "offload_activations", "offload_activations is true", "no other activations move",
+    lambda c: c.strategy.offload_activations, {"strategy.offload_activations": True},
+)  # fmt: skip
+_owned(
     "overlap_tensor", "tp sequence_parallel", "sequence_parallel is true",
     "an all-reduce has no part that a product could begin with, as gathers and scatters have",
     lambda c: c.strategy.sequence_parallel, {"strategy.sequence_parallel": True},
