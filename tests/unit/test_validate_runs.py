@@ -144,6 +144,24 @@ def test_board(catalog: Catalog) -> None:
     assert sum(line.skipped.values()) == 1
 
 
+def test_only_configurations_of_one_job_are_ranked(catalog: Catalog) -> None:
+    """More devices or a smaller batch make a step shorter; that says nothing of how to choose a strategy."""
+    jobs = {
+        "a": {"gpus": "16", "gbs": "128"},
+        "b": {"gpus": "32", "gbs": "128"},
+        "c": {"gpus": "16", "gbs": "64"},
+    }
+    scored = []
+    for number, (name, mbs) in enumerate((name, mbs) for name in jobs for mbs in ("1", "2", "4", "8")):
+        measured = {"a": 9.0, "b": 4.0, "c": 3.0}[name] + number % 4
+        predicted = 20.0 - measured if name == "a" else measured  # the order of one job is upside down
+        run = load(catalog, id=f"SRC-{number:04d}", mbs=mbs, step_time_s=str(measured), **jobs[name])
+        scored.append(Scored(run, Prediction(run.row.id, "ok", predicted)))
+    (line,) = board(scored, [])
+    assert line.spearman == pytest.approx((-1 + 1 + 1) / 3)
+    assert line.regret == pytest.approx(100 * (12.0 / 9.0 - 1) / 3)
+
+
 def test_files_with_few_columns_are_read(catalog: Catalog, tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
     path.write_text("id,model,gpu,gpus,mbs,precision\nA-1,ResNet-50,A100,1,64,tf32\nA-2,Odd,A100,1,64,tf32\n")
