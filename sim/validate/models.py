@@ -68,6 +68,8 @@ def _adapters(row: Row, assumed: list[str]) -> Params:
 
 def _architecture(row: Row, framework: Framework) -> tuple[str, Params, list[str]]:
     """Generator, its parameters, and what had to be assumed, all weights trained."""
+    if not row.whole("seq_len") and (length := _length_in_words(row)):
+        row = Row({**row.cells, "seq_len": str(length)}, row.line)
     name = normalised(row.text("model"))
     for pattern, generator, params in NAMED:
         if re.search(pattern, name):
@@ -75,6 +77,29 @@ def _architecture(row: Row, framework: Framework) -> tuple[str, Params, list[str
     if name.startswith("electra"):
         return _electra(row, framework)
     return _language_model(row, framework)
+
+
+_LENGTH = re.compile(
+    r"(?:seq(?:uence)?s?|context|ctx)[ _-]*(?:len(?:gth)?)?[ =:of]*(\d+)(k?)\b|(?<![\d.])(\d+)(k?)[ -]?"
+    r"(?:tokens? )?(?:seq(?:uence)?|context)[ _-]*(?:len(?:gth)?)?"
+)
+_PHASES = {"1": 128, "2": 512}
+"""Tokens of the two phases of BERT's pre-training."""
+
+
+def _length_in_words(row: Row) -> int | None:
+    """Tokens of a sample that a text states ("sequence length 2048", "8k context", "BERT phase 2")."""
+    for column in ("model", "notes", "source_detail"):
+        text = row.text(column).lower()
+        found = _LENGTH.search(text)
+        if found:
+            number, kilo = found[1] or found[3], found[2] or found[4]
+            length = int(number) * (1024 if kilo else 1)
+            return length if length >= 16 else None
+        phase = re.search(r"\bph(?:ase)?[ _-]?([12])\b|\bp([12])\b", text)
+        if phase and "bert" in row.text("model").lower():
+            return _PHASES[phase[1] or phase[2]]
+    return None
 
 
 def _kernels(generator: str, framework: Framework) -> Params:

@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -28,18 +28,21 @@ from sim.validate.hardware import Unsupported, build_cluster, gpu_count
 from sim.validate.models import WORDS_PER_SAMPLE, default_batch, model_of
 from sim.validate.named_models import GNMT_TOKENS, Params
 from sim.validate.rows import Row
+from sim.validate.throughput import step_seconds
 
 TIERS_REFUSED = ("X",)
 
 _DTYPES = (
     (r"nvfp4|fp4", "fp4"),
-    (r"fp8|mxfp8", "fp8"),
+    (r"fp8|float8|e4m3|hybrid", "fp8"),
     (r"bf16|bfloat", "bf16"),
-    (r"fp16|amp|mixed|half", "fp16"),
-    (r"tf32", "tf32"),
-    (r"fp32|float32|single", "fp32"),
+    (r"\b(no|without|w/o) (amp|mixed)|\bo0\b", "fp32"),
+    (r"fp16|float16|amp|mixed|half|\bo[12]\b|\b16[- ]?(bit|true|mixed)", "fp16"),
+    (r"(?<!no )tf32(?! (off|disabled))", "tf32"),
+    (r"fp32|float32|single|full precision|\b32[- ]?(bit|true)", "fp32"),
     (r"int8", "int8"),
 )
+"""What cells call a compute type, and what it is; the first that is found decides."""
 
 
 SCATTERING = ("megatron", "nemo", "deepspeed")
@@ -227,9 +230,10 @@ def load_run(row: Row, catalog: Catalog, *, fit: bool = True) -> Run:
         strategy=strategy,
         framework=framework.key,
         micro_batches=micro_batches,
-        measured_s=_measured(row, batch, _tokens(generator, params)),
+        measured_s=None,
         assumed=tuple(dict.fromkeys(assumed)),
     )
+    run = replace(run, measured_s=step_seconds(run, _tokens(generator, params)))
     return made_to_fit(run, catalog.calibration(("default",))) if fit else run
 
 
@@ -237,14 +241,17 @@ _LANGUAGE = ("transformer", "moe", "latent", "hybrid", "encoder-decoder")
 
 
 def _dtype(row: Row, generator: str, device: Device, assumed: list[str]) -> str:
-    """Compute type: as stated, else bf16 (or the device's fp16) for language models, fp32 for others."""
+    """Compute type: as stated, else bf16 (or the device's fp16) for language models, TF32 or fp32 for others.
+
+    cuDNN's convolutions are in TF32 by default in all frameworks, on devices that have it.
+    """
     text = row.text("precision").lower()
     for pattern, dtype in _DTYPES:
         if re.search(pattern, text):
             return dtype
     assumed.append("precision")
     if not row.text("family").endswith("lm") and generator not in _LANGUAGE:
-        return "fp32"
+        return "tf32" if "tf32" in device.peak_flops else "fp32"
     return next((dtype for dtype in ("bf16", "fp16") if dtype in device.peak_flops), "fp32")
 
 
@@ -411,13 +418,24 @@ def _sequence_parallel(row: Row, framework: Framework, assumed: list[str]) -> bo
     return text in ("yes", "true", "1")
 
 
+_RECOMPUTATIONS: tuple[tuple[str, str], ...] = (
+    (r"\(op\)|op-level|selective op|\bsac\b", "alternate"),
+    (r"^(no|none|off|false|disabled?|0|without)\b|\b(no|without|w/o)\b[^,;]*\b(re-?comp|check-?point)",
+     "none"),
+    (r"^selective|selective (activation )?(re-?comp|check-?point)", "selective"),
+    (r"^(full|uniform|block|all|yes|true|on|enabled|\d+ (layers|blocks))\b|^(ac|gc)\b"
+     r"|full (activation )?(re-?comp|check-?point)|(activation|gradient)s?[- ](re-?comp|check-?point)",
+     "full"),
+)  # fmt: skip
+"""What cells call a policy of recomputation, and what it is; the first that is found decides."""
+
+
 def _recompute(row: Row, framework: Framework, assumed: list[str]) -> str:
-    text = row.text("recompute").lower()
-    if "(op)" in text:
-        return "alternate"
-    for policy in ("full", "selective", "none"):
-        if text.startswith(policy):
-            return policy
+    """As its column says, else the notes; else the framework's default."""
+    text = row.text("recompute") or row.text("notes")
+    found = next((policy for words, policy in _RECOMPUTATIONS if re.search(words, text.lower())), None)
+    if found is not None:
+        return found
     assumed.append("recompute")
     return framework.recompute
 
@@ -445,6 +463,10 @@ def _state(row: Row, framework: Framework, assumed: list[str]) -> str:
     return framework.state
 
 
+def _shard_text(row: Row) -> str:
+    return f"{row.text('shard')} {row.text('framework')}".lower()
+
+
 def _sharding(row: Row, framework: Framework, state: str, degrees: dict[str, int]) -> dict[str, Any]:
     """Ranks that share one copy of sharded state, and how ZeRO-1 sums gradients.
 
@@ -456,6 +478,8 @@ def _sharding(row: Row, framework: Framework, state: str, degrees: dict[str, int
     size = int(stated[1]) if stated else 0
     if not stated and re.search(r"hybrid|hsdp|within (a|one|each|the)? ?(node|host)|mics", text):
         size = (row.whole("gpus_per_node") or 8) // degrees["tp"]
+    if state.startswith("zero") and degrees["pp"] == 1 and re.search(r"offload|infinity", _shard_text(row)):
+        fields["offload_optimizer"] = True
     if state == "zero3":
         fields |= _quantised(text, row.whole("gpus_per_node") or 8, replicas)
     if state.startswith("zero") and degrees["ep"] == 1 and 1 < size < replicas and replicas % size == 0:
@@ -494,23 +518,3 @@ def _optimizer(row: Row, framework: Framework, generator: str) -> str:
 def _tokens(generator: str, params: Params) -> int | None:
     """Tokens of a sample that a throughput counts; GNMT's counts those of both languages, padding aside."""
     return GNMT_TOKENS if generator == "gnmt" else params.get("sequence_length")
-
-
-def _measured(row: Row, batch: int, tokens: int | None) -> float | None:
-    """Step time in seconds: as stated, else from the throughput; ``tokens`` are those of a sample."""
-    stated = row.number("step_time_s")
-    if stated is not None and stated > 0:
-        return stated
-    value, unit = row.number("value_native"), row.text("unit_native").lower()
-    if value is None or value <= 0:
-        return None
-    if re.fullmatch(r"(ms|s|seconds?)(/(it(er(ation)?)?|step))?", unit):
-        return value * (1e-3 if unit.startswith("ms") else 1.0)
-    if re.fullmatch(r"(it(er(ation)?)?s?|steps?)/s(ec)?", unit):
-        return 1 / value
-    each = (gpu_count(row) or 1) if re.search(r"/s(ec)?\s*(/|per )\s*(gpu|chip|device)", unit) else 1
-    if re.match(r"(images|sequences|samples|sentences|img|seq)/s", unit):
-        return batch / (value * each)
-    if unit.startswith("words/s"):
-        return batch * WORDS_PER_SAMPLE / (value * each)
-    return batch * tokens / (value * each) if unit.startswith("tokens/s") and tokens else None
