@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,9 @@ from sim.errors import InputError
 
 if TYPE_CHECKING:
     from sim.calibrate.run_rounds import Rounds
+    from sim.validate.runs_loader import Loaded
+
+_SHOWN = 5  # reasons
 
 
 def runs(
@@ -52,12 +56,14 @@ def runs(
 
     catalog = default_catalog()
     rows = [row for file in files for row in read_rows(file) if row.split in ("calibration", "")]
-    known = [run for run in load_runs(rows, catalog).runs if run.measured_s]
-    if not known:
-        raise InputError("DATA", "have rows of the calibration split that can be simulated", ", ".join(files))
+    loaded = load_runs(rows, catalog)
+    known = [run for run in loaded.runs if run.measured_s]
+    left_out = _left_out(loaded)
     if len(known) < FEWEST_ROWS:
         must = f"have at least {FEWEST_ROWS} rows of the calibration split that can be simulated"
-        raise InputError("DATA", must, len(known))
+        raise InputError("DATA", must, len(known), hint=left_out)
+    if left_out:
+        note(left_out)
     found = fit_rounds(
         known,
         catalog.calibration("default"),
@@ -77,6 +83,16 @@ def runs(
         _print(found)
     note(f"wrote {output}")
     return 0
+
+
+def _left_out(loaded: Loaded) -> str:
+    """How many rows tell nothing, and why; empty if all do."""
+    reasons = Counter(item.reason.rstrip(".") for item in loaded.skipped)
+    if unmeasured := sum(not run.measured_s for run in loaded.runs):
+        reasons["no step time"] = unmeasured
+    listed = [f"{reason} ({count})" for reason, count in reasons.most_common(_SHOWN)]
+    more = f", and {len(reasons) - _SHOWN} other reasons" if len(reasons) > _SHOWN else ""
+    return f"Left out {reasons.total()} rows: {'; '.join(listed)}{more}." if reasons else ""
 
 
 def _errors(found: Rounds) -> dict[str, Any]:

@@ -157,6 +157,10 @@ def build_plan(name: str, context: Context, points: Sequence[Mapping[str, Any]],
             seen.add(identity)
             resolved.append(point)
     plan = Plan(name, context, tuple(resolved), excluded, where)
+    if excluded and not resolved:
+        raise InputError(
+            "where", "leave at least one point", where or None, hint=f"It excludes all {excluded}."
+        )
     if condition is not None:
         condition.check(plan.columns)
     _refuse_if_all_fail(resolved)
@@ -196,7 +200,7 @@ def _varies(name: str, points: Sequence[Mapping[str, Any]]) -> bool:
 def _refuse_if_all_fail(points: Sequence[Point]) -> None:
     """A sweep in which no point makes sense is an input error, not a table of failures."""
     if not points:
-        raise InputError("sweep", "have at least one point", hint="The axes and `where` leave none.")
+        raise InputError("sweep", "have at least one point")
     refusals = {str(point.refusal) for point in points}
     first = points[0].refusal
     if first is None or len(refusals) > 1:

@@ -162,10 +162,13 @@ def test_sizes_that_make_no_model_are_a_reason(tmp_path: Path) -> None:
 
 
 def test_a_fit_to_few_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, error = ended("fit runs", table([RUN] * 3), tmp_path, capsys)
+    rows = [RUN, {**RUN, "heads": "7"}, {**RUN, "step_time_s": ""}]
+    code, error = ended("fit runs", table(rows), tmp_path, capsys)
     assert code == 2
     assert error == (
-        "error: DATA: must have at least 10 rows of the calibration split that can be simulated. Got 3.\n"
+        "error: DATA: must have at least 10 rows of the calibration split that can be simulated. Got 1. "
+        "Left out 2 rows: workload.num_heads: must divide hidden (256). Got 7. Or give head_dim (1); "
+        "no step time (1).\n"
     )
     prior = Catalog().calibration()
     assert fit_runs([], prior).calibration is prior

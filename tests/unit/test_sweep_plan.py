@@ -69,6 +69,12 @@ def test_a_condition_on_results_waits_for_them():
     assert len(plan.points) == 4
 
 
+def test_a_condition_that_leaves_nothing_says_so():
+    said = r"where: must leave at least one point\. Got strategy\.tp>9\. It excludes all 2"
+    with pytest.raises(InputError, match=said):
+        plan_axes(BASE, {"strategy.tp": [1, 2]}, where="strategy.tp>9")
+
+
 def test_equal_points_are_computed_once():
     plan = plan_axes(BASE, {"strategy.tp": [2, 2, 4]})
     assert len(plan.points) == 2
