@@ -110,7 +110,7 @@ def _ping(rows: Sequence[Row]) -> Row:
     if not fitting:
         raise InputError(
             "recordings", "have a ping: sendrecv_ring of two ranks, or send, of at most 1024 bytes",
-            hint="Record one with clusterloom record collectives.",
+            hint="Every clusterloom record -o DIR measures one.",
         )  # fmt: skip
     # The fastest link adds least to the latency that is looked for.
     return max(fitting, key=lambda row: (row.number_of("rate_mbit"), -row.number_of("bytes"), -row.delay))
@@ -124,10 +124,10 @@ def _latency(ping: Row) -> Parameter:
     if value <= 0:
         must = "be above the delay of four cables"
         raise InputError("median_us", must, ping.text("median_us"), where=ping.place)
-    spread = max(USUAL_LATENCY_SPREAD, 1.28 * ping.number_of("cv", 0.0))
+    spread = max(USUAL_LATENCY_SPREAD, 1.28 * ping.amount_of("cv", 0.0))
     return Parameter(
         value=value, low=value * (1 - spread), high=value * (1 + spread),
-        n=int(ping.number_of("reps", 1)), source=f"ping of two ranks, {ping.place}",
+        n=int(ping.amount_of("reps", 1)), source=f"ping of two ranks, {ping.place}",
     )  # fmt: skip
 
 

@@ -60,7 +60,8 @@ def recordings(
         return 0
     _print(lines)
     for item in skipped:
-        note(f"{item.row.place}: {item.prediction.message}")
+        place, message = item.row.place, item.prediction.message
+        note(message if message.endswith(f"({place})") else f"{place}: {message}")
     return 0
 
 

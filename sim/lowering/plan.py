@@ -533,7 +533,7 @@ def make_plan(scenario: Scenario) -> Plan:
         capacity=achievable(network, scenario.calibration, library_times),
         library_times=library_times,
         step_latency=step_latency(scenario.calibration, cluster.library),
-        reduction_rate=reduction_rate(cluster, scenario.calibration),
+        reduction_rate=reduction_rate(cluster, scenario.calibration, strategy.compression),
         chunks=[],
         micro_batches=micro_batches * strategy.token_slices,
         micro_batch_size=micro_batch_size,

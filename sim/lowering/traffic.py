@@ -30,12 +30,18 @@ def step_latency(calibration: Calibration, library: str) -> StepLatency:
     )
 
 
-def reduction_rate(cluster: Cluster, calibration: Calibration) -> float:
-    """Bytes/s at which the slowest device adds up two arrays: two reads and a write per byte of sum."""
-    return min(
+def reduction_rate(cluster: Cluster, calibration: Calibration, compression: str = "none") -> float:
+    """Bytes/s at which the slowest device adds up two arrays: two reads and a write per byte of sum.
+
+    A library on processors converts each half to a float and back (``half_sum_time`` per element).
+    """
+    rate = min(
         device.memory_bandwidth * calibration.value("device", device.name, "memory_efficiency") / 3
         for device in cluster.device_types
     )
+    if compression == "fp16" and calibration.has("library", cluster.library, "half_sum_time"):
+        rate = min(rate, 2.0 / calibration.value("library", cluster.library, "half_sum_time"))
+    return rate
 
 
 @dataclass(kw_only=True)

@@ -21,6 +21,8 @@ _KINDS = {
 
 
 MOST_RANKS = 256  # and micro-batches, blocks and local steps: more were never recorded behind one switch
+LEAST_RATE, MOST_RATE = 1e-3, 1e9  # Mbit/s
+MOST = 1e15  # of any other amount, in the units of the tables
 MOST_BYTES = 4 * 2.0**30  # of one collective: gloo cuts it into segments of 1 MiB
 
 
@@ -93,8 +95,9 @@ class Row:
         if value < 0 or (positive and not value):
             must = "be positive" if positive else "not be negative"
             raise InputError(name, must, self.text(name), where=self.place)
-        if name == "bytes" and value > MOST_BYTES:
-            raise InputError(name, f"be at most {MOST_BYTES:.0f}", self.text(name), where=self.place)
+        most = MOST_BYTES if name == "bytes" else MOST
+        if value > most:
+            raise InputError(name, f"be at most {most:.0f}", self.text(name), where=self.place)
         return value
 
     def times_of(self, name: str, count: int) -> list[float]:
@@ -110,7 +113,7 @@ class Row:
             times = [float(each) * 1e-6 for each in given.split()]
         except ValueError:
             times = []
-        if len(times) != count or not all(0 <= each < float("inf") for each in times):
+        if len(times) != count or not all(0 <= each <= MOST * 1e-6 for each in times):
             raise InputError(name, f"have {count} times", given or "nothing", where=self.place)
         return times
 
@@ -122,7 +125,11 @@ class Row:
     @property
     def rate(self) -> float:
         """Bytes/s of a host's cable."""
-        return self.amount_of("rate_mbit", positive=True) * 1e6 / 8
+        value = self.amount_of("rate_mbit", positive=True)
+        if not LEAST_RATE <= value <= MOST_RATE:
+            must = f"be from {LEAST_RATE:g} to {MOST_RATE:g} Mbit/s"
+            raise InputError("rate_mbit", must, self.text("rate_mbit"), where=self.place)
+        return value * 1e6 / 8
 
     @property
     def delay(self) -> float:
@@ -145,7 +152,7 @@ class Row:
         found = re.search(r"link(\d+)-(\d+)", self.text("tag"))
         if not found:
             return {}
-        if not float(found[2]):
+        if not LEAST_RATE <= float(found[2]) <= MOST_RATE:
             raise InputError("tag", "give a slow link a positive rate", self.text("tag"), where=self.place)
         return {int(found[1]): float(found[2]) * 1e6 / 8}
 
