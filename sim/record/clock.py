@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import statistics
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -49,6 +50,23 @@ def kernel_first(priority: int = 25) -> Iterator[None]:
         for process, policy, given in raised:
             with suppress(OSError):
                 os.sched_setscheduler(process, policy, given)
+
+
+@contextmanager
+def ending_orderly() -> Iterator[None]:
+    """Let SIGTERM end this process as Ctrl-C does: with hosts and ranks put away."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def end_with_parent() -> None:

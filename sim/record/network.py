@@ -22,6 +22,7 @@ _ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 _CONTROL = "cubic"  # TCP's usual congestion control: others (bbr) keep less data on the way
 _FRAME_BYTES = 16384
 MAX_HOSTS = 32
+_PREFIX, _NAMES = "clusterloom", Path("/run/netns")
 
 
 def loopback() -> tuple[str, str]:
@@ -60,20 +61,21 @@ class EmulatedHosts:
         self.num_hosts, self.rate_mbit, self.delay_us = num_hosts, rate_mbit, delay_us
         self.slow_links, self.queued = dict(slow_links or {}), queued
         # Several recordings may run side by side: names and addresses carry the process id.
-        self._key = os.getpid() % 10000
+        self._key = os.getpid()
         self._switch: subprocess.Popen[str] | None = None
         self._made: list[str] = []
         self._allowed_before = ""
 
     def name(self, host: int) -> str:
         """Name of a host's network namespace."""
-        return f"clusterloom{self._key}h{host}"
+        return f"{_PREFIX}{self._key}h{host}"
 
     def address(self, host: int) -> str:
         """IPv4 address of a host."""
         return f"10.77.{self._key % 250}.{host + 1}"
 
     def __enter__(self) -> EmulatedHosts:
+        remove_stale()
         try:
             self._allow_control()
             self._start_switch()
@@ -112,7 +114,7 @@ class EmulatedHosts:
 
     def enter(self, host: int) -> None:
         """Move the calling process into a host's namespace."""
-        handle = os.open(f"/run/netns/{self.name(host)}", os.O_RDONLY)
+        handle = os.open(_NAMES / self.name(host), os.O_RDONLY)
         try:
             if ctypes.CDLL(None, use_errno=True).setns(handle, _CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), "setns")
@@ -161,6 +163,14 @@ class EmulatedHosts:
         if done.returncode:
             must = f"find a machine whose namespaces may use {_CONTROL}"
             raise InputError("--hosts", must, done.stderr.strip() or "sysctl failed")
+
+
+def remove_stale() -> None:
+    """Remove the namespaces of recordings that were killed before they could."""
+    for path in _NAMES.glob(f"{_PREFIX}*h*"):
+        owner = path.name.removeprefix(_PREFIX).partition("h")[0]
+        if owner.isdecimal() and not Path("/proc", owner).exists():
+            subprocess.run(["ip", "netns", "del", path.name], check=False, capture_output=True)
 
 
 def require_emulation() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import InputError
-from sim.record.clock import kernel_first
+from sim.record.clock import ending_orderly, kernel_first
 from sim.record.launch import require_torch, run_ranks
 from sim.record.network import EmulatedHosts
 from sim.record.tables import append
@@ -181,7 +181,7 @@ class Recorder:
             If a job fails.
         """
         require_torch()
-        with kernel_first() if self.request.real_time else nullcontext():
+        with ending_orderly(), kernel_first() if self.request.real_time else nullcontext():
             self._record()
         return self.written
 

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from sim.cli.main import main  # noqa: E402
 from sim.errors import InputError  # noqa: E402
 from sim.record.launch import RecordingFailed, run_ranks  # noqa: E402
 from sim.record.network import _ALLOWED as ALLOWED  # noqa: E402
-from sim.record.network import EmulatedHosts, require_emulation  # noqa: E402
+from sim.record.network import EmulatedHosts, remove_stale, require_emulation  # noqa: E402
 from sim.record.recorder import Request  # noqa: E402
 
 
@@ -110,3 +111,30 @@ def test_a_real_time_rank_on_one_core_ends() -> None:
     """Ending the group once left its store's thread spinning before the rank that it waited for."""
     core = max(os.sched_getaffinity(0))
     assert run_ranks(lambda rank, ranks: rank + ranks, 1, cores=(core,), real_time=True, timeout=60) == 1
+
+
+HOSTS = """
+import time
+from sim.record.clock import ending_orderly
+from sim.record.network import EmulatedHosts
+with ending_orderly(), EmulatedHosts(2, 100, 100):
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not can_emulate(), reason="hosts cannot be emulated here")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_ended_recording_leaves_no_hosts_behind(number: signal.Signals) -> None:
+    """What a killed one could not put away goes with the next recording."""
+    command = [sys.executable, "-c", HOSTS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        mine = [path for path in Path("/run/netns").iterdir() if f"clusterloom{running.pid}h" in path.name]
+        assert len(mine) == 2
+        running.send_signal(number)
+        running.wait(30)
+    if number == signal.SIGKILL:
+        remove_stale()
+    assert not any(path.exists() for path in mine)

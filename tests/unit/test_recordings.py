@@ -206,8 +206,8 @@ def test_halves_are_added_one_by_one(predictor: Predictor) -> None:
     def seconds(hook: str) -> float:
         return predictor.value(row("training", TRAINING, hook=hook, rate_mbit=1e6, delay_us=0))
 
-    # On a fast network each of two ranks adds up half of the elements in two segments at a time; bf16 is added up
-    # as fast as memory streams it, three times two bytes at 18 GB/s.
+    # On a fast network each of two ranks adds up half of the elements in two segments at a time; bf16 is
+    # added up as fast as memory streams it, three times two bytes at 18 GB/s.
     longer = 600_200 / 4 * (2.1e-9 - 6 / 18e9)
     assert seconds("fp16") - seconds("bf16") == pytest.approx(longer, rel=0.05)
 
