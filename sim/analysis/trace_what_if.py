@@ -112,9 +112,22 @@ def scenario_what_if(
     if "strategy.dp" not in changes and _degree(changes):
         # Other degrees at the same number of devices: data parallelism takes the rest.
         fields["strategy.dp"] = max(1, _ranks(base_fields) // _degree(changes | {"strategy.dp": 1}))
-    base = _simulate(workload, cluster, base_fields, places, "as it ran")
-    changed = _simulate(workload, target, fields, places, "with the edits")
+    ran = f"Say how the {world_size} traced ranks ran on {_name(cluster)}, e.g. --strategy dp={world_size}."
+    base = _simulate(workload, cluster, base_fields, places, ("--strategy", _text(as_it_ran), ran))
+    made = (edit.partition("=")[0] for edit in edits)
+    rest = f"The job ran with {_text(as_it_ran)}; these edits change {', '.join(dict.fromkeys(made))}."
+    changed = base
+    if edits:
+        changed = _simulate(workload, target, fields, places, ("--what-if", " ".join(edits), rest))
     return ScenarioWhatIf(tuple(edits), base, changed, changes)
+
+
+def _name(cluster: str | Cluster) -> str:
+    return cluster if isinstance(cluster, str) else cluster.name
+
+
+def _text(fields: dict[str, Any]) -> str:
+    return ",".join(f"{name}={value}" for name, value in fields.items()) or "one device"
 
 
 def _changes(
@@ -165,18 +178,27 @@ def _ranks(fields: dict[str, Any]) -> int:
 
 
 def _simulate(
-    workload: Workload, cluster: str | Cluster, fields: dict[str, Any], catalog: Catalog, which: str
+    workload: Workload,
+    cluster: str | Cluster,
+    fields: dict[str, Any],
+    catalog: Catalog,
+    asked: tuple[str, str, str],
 ) -> Result:
+    """Simulate one of the two; ``asked``: the option that made it what it is, its value, and what to do."""
+    option, given_text, advice = asked
     found = catalog.cluster(cluster) if isinstance(cluster, str) else catalog.resolve(cluster)
     given = dict(fields)
     if "cluster.num_hosts" not in given and len(found.host_types) == 1:
         per_host = max(1, sum(count for _, count in found.host_types[0].devices))
         given["cluster.num_hosts"] = max(1, -(-_ranks(fields) // per_host))
     result = simulate(catalog.build_scenario({"workload": workload, "cluster": found, **given}))
-    if result.status == "invalid":
-        raise InvalidStrategyError("--what-if", "be a valid strategy", which, hint=result.message)
     if result.status == "infeasible":
-        raise InfeasibleError(f"--what-if: {which}: {result.message}", result.missing_bytes or 0.0)
+        raise InfeasibleError(
+            f"{option} {given_text}: {result.message} {advice}", result.missing_bytes or 0.0
+        )
     if not result.ok:
-        raise InputError("--what-if", "be a scenario that runs", which, hint=result.message)
+        known = InvalidStrategyError if result.status == "invalid" else InputError
+        raise known(
+            option, "be a strategy that the traced job can run", given_text, hint=f"{result.message} {advice}"
+        )
     return result

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from sim.cli.output import MISSING, console, emit_json, escape, grid, note, number, percent, seconds, size
-from sim.errors import InputError
+from sim.errors import InfeasibleError, InputError
 from sim.trace.memory import return_memory
 
 command = typer.Typer(
@@ -61,12 +62,14 @@ def replay_command(
     what_if: Annotated[
         list[str] | None,
         typer.Option(
-            help="Change the job; may repeat. On the traced graph: no-stragglers, no-launch-delays, links=2, "
-            "device=1.5, rank:3=1.2, TYPE=mean or TYPE=FACTOR (TYPE as in the table, a pattern such as "
-            "*gemm*, forward, backward, compute, communication or host), latency=5us and bandwidth=25GB/s of "
-            "messages. "
-            "With --cluster, on the imported workload: tp=2, dp=64, pp=4, "
-            "bucket_size=50MB, compression=fp16, device=NAME, cluster=NAME or any field of a scenario."
+            metavar="EDIT",
+            help="Change the job; may repeat. Edits of traced operations: no-stragglers, no-launch-delays; "
+            "TYPE=mean (typical time), TYPE=FACTOR, rank:3=FACTOR (times what they took: 2 takes twice as "
+            "long), TYPE being a name of the table, a pattern such as *mm*, or compute, communication, host, "
+            "forward, backward; links=SPEED, device=SPEED (times as fast: 2 halves what they took); "
+            "latency=5us, bandwidth=25GB/s of messages of known size. Edits of the scenario, with --cluster: "
+            "tp=2, dp=64, pp=4, bucket_size=50MB, compression=fp16, overlap=false, device=NAME, "
+            "cluster=NAME, any field of strategy, workload or cluster.",
         ),
     ] = None,
     cluster: Annotated[str, typer.Option(help="Cluster that the traced job ran on, by name or file.")] = "",
@@ -88,23 +91,39 @@ def replay_command(
     from sim.analysis.trace_what_if import is_scenario_edit
     from sim.trace.replay import replay
 
+    for option, value in (("--strategy", " ".join(strategy or [])), ("--workload", workload)):
+        if value and not cluster:
+            hint = "Name the cluster that the traced job ran on: --cluster NAME (clusterloom list clusters)."
+            raise InputError(option, "be given with --cluster", value, hint=hint)
     found, operations = _operations(files, step_marker)
     table = slowdowns if slowdowns is not None else bool(operations.stages)
     edits = [edit for edit in what_if or [] if not is_scenario_edit(edit)]
     others = [edit for edit in what_if or [] if is_scenario_edit(edit)]
+    elsewhere = None
+    if cluster and operations.groups and not _has_layers(found):
+        name = _cluster_of_list(others, cluster)
+        there = _priced(operations, name)
+        others, cluster = [], ""
+        if any(mark[4] for mark in operations.marks):
+            elsewhere = (f"cluster={name}", there)
+        else:  # it took no time anywhere: the cluster's times are the job's
+            operations = there
     simulated = bool(others or (cluster and not edits))
     if not simulated:
         found = None  # of a big trace this is most of the memory
-    result, played = replay(operations, edits, slowdowns=table)
+    result, played = replay(operations, edits, slowdowns=table, elsewhere=elsewhere)
     if simulated:
-        changed = _scenario_what_if(found, others, cluster, strategy or [], workload)
+        changed, assumed = _scenario_what_if(found, operations, others, cluster, strategy or [], workload)
         step = (result.what_if["step_s"] if result.what_if else result.replayed_step_s) * changed.ratio
         speedup = result.replayed_step_s / step if step else None
         if not result.measured_step_s or (found is not None and found.simai is not None):
             # What the trace does not time (SimAI's collectives, execution traces) only the model does.
             step, speedup = changed.changed.step_time_s, 1 / changed.ratio
         known = {"edits": [*edits, *others], "step_s": step, "speedup": speedup}
-        result.what_if = {**known, "scenario": changed.to_json()}
+        result.what_if = {**known, "scenario": changed.to_json(), "note": assumed}
+        if others and changed.ratio == 1:
+            unchanged = f"{', '.join(others)} changes nothing in the simulated job"
+            result.what_if["note"] = f"{assumed}; {unchanged}" if assumed else unchanged
     parts, path = _explain(played)
     if trace:
         from pathlib import Path
@@ -117,6 +136,28 @@ def replay_command(
     else:
         _print_replay(result, parts, path)
     return 0
+
+
+def _has_layers(found: Any) -> bool:
+    """Whether the trace describes a workload that can be simulated with its strategy."""
+    return found is not None and found.simai is not None
+
+
+def _cluster_of_list(others: list[str], cluster: str) -> str:
+    """Cluster that a list or schedule runs on: that of the last ``cluster=NAME`` edit, if any."""
+    named = [edit for edit in others if edit.startswith("cluster=")]
+    if len(named) < len(others):
+        first = next(edit for edit in others if edit not in named)
+        hint = "A list of operations has no layers that another strategy could split: edit times."
+        raise InputError("--what-if", "be an edit that the format allows", first, hint=hint)
+    return named[-1].partition("=")[2] if named else cluster
+
+
+def _priced(operations: Any, cluster: str) -> Any:
+    """Operations of a list or schedule with the times of their transfers on a cluster."""
+    from sim.analysis.trace_prices import priced
+
+    return priced(operations, cluster)
 
 
 def _operations(files: list[str], marker: str) -> tuple[Any, Any]:
@@ -134,11 +175,14 @@ def _operations(files: list[str], marker: str) -> tuple[Any, Any]:
     return found, operations_of(found)
 
 
-def _scenario_what_if(found: Any, edits: list[str], cluster: str, strategy: list[str], workload: str) -> Any:
+def _scenario_what_if(
+    found: Any, operations: Any, edits: list[str], cluster: str, strategy: list[str], workload: str
+) -> tuple[Any, str]:
+    """The simulated what-if, and a note on what it rests on."""
     from sim.analysis.trace_what_if import scenario_what_if
+    from sim.analysis.traced_workload import traced_workloads
     from sim.catalog import default_catalog
     from sim.cli.output import assignments
-    from sim.trace.to_workload import stated_workload, to_workload
 
     if not cluster:
         hint = "It says what the traced job ran on; the edits change it."
@@ -146,19 +190,21 @@ def _scenario_what_if(found: Any, edits: list[str], cluster: str, strategy: list
     if found is None and not workload:
         hint = "A saved job holds no layers: give the workload that was imported with it."
         raise InputError("--workload", "be given with this --what-if", edits[0], hint=hint)
-    stated = None if found is None else stated_workload(found, "traced")
-    if workload:
-        described = default_catalog().workload(workload)
-    else:
-        described = stated[0] if stated is not None else to_workload(found, name="traced")
     sizes = [rank.world_size or 0 for rank in found.ranks] if found is not None else []
     world = max([*sizes, len(found.ranks) if found is not None else 1])
     given = assignments(strategy, "--strategy") if strategy else None
-    if given is None and found is not None and found.simai is not None:
-        given = found.simai.strategy(world)
-    elif given is None and stated is not None:
-        given = stated[1]
-    return scenario_what_if(described, cluster, edits, world_size=world, strategy=given)
+    known: Iterable[Any] = [(default_catalog().workload(workload), None, "")] if workload else ()
+    error: InfeasibleError | None = None
+    for described, stated, assumed in known or traced_workloads(
+        found, operations, cluster, world, default_catalog()
+    ):
+        ran = given if given is not None else stated
+        try:
+            return scenario_what_if(described, cluster, edits, world_size=world, strategy=ran), assumed
+        except InfeasibleError as too_big:
+            error = error or too_big
+    assert error is not None
+    raise error
 
 
 @command.command("import")
@@ -178,6 +224,10 @@ def import_command(
         str, typer.Option(help="Device it ran on, by catalogue name; default: what the trace says.")
     ] = "",
     name: Annotated[str, typer.Option(help="Name of the workload; default: of the file.")] = "",
+    cluster: Annotated[
+        str,
+        typer.Option(help="Of AICB, SimAI and GOAL: the cluster that gives the kept transfers their times."),
+    ] = "",
     step_marker: Marker = "",
     json: Json = False,
 ) -> int:
@@ -195,6 +245,7 @@ def import_command(
         name=name,
         batch=batch,
         device=default_catalog().device(device) if device else None,
+        price=partial(_priced, cluster=cluster) if cluster else None,
     )
     if json:
         emit_json(summary)
@@ -281,6 +332,8 @@ def _print_replay(result: Any, parts: dict[str, Any], path: list[dict[str, Any]]
         step, speedup = seconds(result.what_if["step_s"]), number(result.what_if["speedup"])
         edits = ", ".join(result.what_if["edits"]) or "simulated as it ran"
         screen.print(escape(f"what if {edits}: step {step}, {speedup} times as fast"))
+        if result.what_if.get("note"):
+            screen.print(escape(result.what_if["note"]))
     if result.ideal_step_s is not None:
         without = seconds(result.undelayed_step_s)
         screen.print(f"without launch delays {without}, without stragglers {seconds(result.ideal_step_s)}")
@@ -301,20 +354,22 @@ def _replay_tables(result: Any) -> Iterator[Any]:
         yield grid(
             [("rank", "right"), *times, ("error", "right")],
             [
-                (str(r["rank"]), seconds(r["measured_s"]), seconds(r["replayed_s"]), percent(r["error"], 2))
+                (
+                    str(r["rank"]),
+                    seconds(r["measured_s"]) if r["measured_s"] else MISSING,
+                    seconds(r["replayed_s"]),
+                    percent(r["error"], 2) if r["measured_s"] else MISSING,
+                )
                 for r in result.ranks
             ],
         )
-    kinds = [
-        (
-            k["type"][:60],
-            str(k["count"]),
-            *(seconds(k[key]) for key in ("measured_s", "replayed_s", "work_s")),
-        )
-        for k in result.kinds[:12]
-    ]
-    columns = [("operation", "left"), ("count", "right"), *times, ("work", "right")]
-    yield grid(columns, kinds, title="operations, with waiting; work: without")
+    keys, more, title = ["measured_s", "replayed_s", "work_s"], [], "operations, with waiting; work: without"
+    if result.kinds and "edited_s" in result.kinds[0]:
+        keys, more = [*keys, "edited_s", "edited_work_s"], [("edited", "right"), ("its work", "right")]
+        title += "; edited: with the edits"
+    kinds = [(k["type"][:60], str(k["count"]), *(seconds(k[key]) for key in keys)) for k in result.kinds[:12]]
+    columns = [("operation", "left"), ("count", "right"), *times, ("work", "right"), *more]
+    yield grid(columns, kinds, title=title)
     slow = [row for row in result.slowdowns if row["slowdown"] > 1.00005]
     if slow:
         yield grid(

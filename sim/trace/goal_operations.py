@@ -111,7 +111,10 @@ def _add(ops: Operations, row: int, task: GoalTask) -> int:
         work = task.amount * NANOSECOND
         return ops.add(row, f"cpu {task.stream}", DEVICE, "calc", 0.0, 0.0, work=work)
     if task.op == "send":
-        return ops.add(
+        sent = ops.add(
             row, "network", TRANSFER, "send", 0.0, 0.0, cause=Cause.PIPELINE_COMM, size=float(task.amount)
         )
+        if task.peer != ops.ranks[row]:
+            ops.groups[sent] = ((ops.ranks[row], task.peer),)
+        return sent
     return ops.add(row, "", HOST, "recv", 0.0, 0.0)

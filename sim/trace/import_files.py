@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from sim.spec.device import Device
 from sim.spec.workload import Workload
 from sim.trace.issues import Issues
 from sim.trace.model import Trace
+from sim.trace.operations import Operations
 from sim.trace.saved import SUFFIX, saved_operations
 from sim.trace.to_graph import operations_of
 from sim.trace.to_workload import ImportedWorkload, import_workload, stated_workload, workload_data
@@ -25,6 +27,7 @@ def import_trace(
     name: str = "",
     batch: int | None = None,
     device: Device | None = None,
+    price: Callable[[Operations], Operations] | None = None,
 ) -> dict[str, Any]:
     """Write the workload and the operations of a trace.
 
@@ -36,6 +39,8 @@ def import_trace(
         ``WORKLOAD.yaml``; empty for the operations alone.
     graph : str
         File of the operations; ``WORKLOAD.npz`` beside the workload if empty.
+    price : callable, optional
+        Gives transfers of lists and schedules, which have none, their times.
     name, batch, device
         See :func:`~sim.trace.to_workload.import_workload`.
 
@@ -71,6 +76,12 @@ def import_trace(
             raise
         warnings.append({"name": "no_graph", "count": 1, "text": str(error)})
     else:
+        if price is not None:
+            if not operations.groups:
+                formats = ", ".join(sorted({rank.format for rank in trace.ranks}))
+                must = "be given for a list or schedule of transfers (AICB, SimAI, GOAL)"
+                raise InputError("--cluster", must, formats)
+            operations = price(operations)
         _write(place, saved_operations(operations), "--graph")
         summary |= {"graph": str(place), "operations": len(operations)}
     return {**summary, "warnings": warnings}

@@ -13,15 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.errors import InputError
-from sim.spec.layer import Layer, LayerTime
+from sim.spec.device import Device
+from sim.spec.layer import Layer
 from sim.spec.workload import Workload
 from sim.trace.issues import Issues
+from sim.trace.layer_parts import surrogate_parts
 from sim.trace.model import JobTable, RankTrace
 
 BoolArray = npt.NDArray[np.bool_]
 
 
-def job_workload(rank: RankTrace, name: str) -> tuple[Workload, dict[str, Any], Issues]:
+def job_workload(
+    rank: RankTrace, name: str, *, device: Device | None = None, parameters: float = 0.0
+) -> tuple[Workload, dict[str, Any], Issues]:
     """Workload, the strategy that the table shows, and findings.
 
     Parameters
@@ -30,6 +34,10 @@ def job_workload(rank: RankTrace, name: str) -> tuple[Workload, dict[str, Any], 
         Any rank of the job, with ``job``.
     name : str
         Name of the workload.
+    device : Device, optional
+        What it ran on; without it times hold on every device.
+    parameters : float
+        Of each stage, if known from elsewhere: the table has none.
 
     Returns
     -------
@@ -54,19 +62,21 @@ def job_workload(rank: RankTrace, name: str) -> tuple[Workload, dict[str, Any], 
             _mean(job, word, stage, chunk) for word in ("forward-compute", "backward-compute")
         )
         if forward or backward:
-            times = LayerTime(forward_s=forward, backward_s=backward, batch=1)
             label = f"stage {stage}" + (f" chunk {chunk}" if len(chunks) > 1 else "")
-            layers.append(Layer(name=label, kind="mlp", block=len(layers), measured=times))
+            sums = (forward, backward, 0.0, 0.0, parameters / len(chunks))
+            parts = surrogate_parts({"name": label, "_word": "", "_sums": sums}, device, 1)
+            layers.append(Layer(block=len(layers), **{**parts, "kind": "mlp"}))
     if not layers:
         raise InputError(
             "op table", "hold forward-compute and backward-compute with times", ", ".join(job.optypes)
         )
     issues.add("shapes_unknown")
-    issues.add("gradients_unknown")
+    issues.add("gradients_unknown", int(not parameters))
     replicas, micro_batches = len(np.unique(job.dp_rank)), _micro_batches(job)
     strategy: dict[str, Any] = {"pp": len(stages), "dp": replicas, "micro_batch_size": 1}
     if len(chunks) > 1:
         strategy["virtual_stages"] = len(chunks)
+    updating = _mean(job, "optimizer") * _per_step(job, "optimizer")
     workload = Workload(
         name=name,
         description=f"Imported from the op table of a job, {len(stages)} stages; a sample is a micro-batch.",
@@ -76,7 +86,9 @@ def job_workload(rank: RankTrace, name: str) -> tuple[Workload, dict[str, Any], 
         dtype="bf16",
         optimizer="adam",
         batch_per_device=micro_batches,
-        step_overhead=_mean(job, "optimizer") * _per_step(job, "optimizer"),
+        measured_on=device,
+        # Where there are parameters, their update is a task of its own.
+        **{"optimizer_time" if parameters else "step_overhead": updating},
     )
     return (
         workload,

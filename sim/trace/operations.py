@@ -33,6 +33,10 @@ def _numbers() -> array[float]:
     return array("d")
 
 
+#: Ranks of each of several groups.
+Groups = tuple[tuple[int, ...], ...]
+
+
 class Edges:
     """Pairs (operation, operation it waits for), 8 bytes each."""
 
@@ -84,6 +88,9 @@ class Operations:
         from the start of the first to the end of the last.
     row : array of int
         Row of the rank's timeline; -1 where it is no span of it, empty if that was not kept.
+    groups : dict of int to tuple of tuple of int
+        Ranks between which a transfer runs, all groups that run it at once, for transfers that a cluster can
+        price: those of lists and schedules. A message goes from the first to the second.
     """
 
     ranks: tuple[int, ...]
@@ -105,6 +112,7 @@ class Operations:
     marks: list[tuple[str, int, int, int, float]] = field(default_factory=list)
     stages: tuple[int, ...] = ()
     row: array[int] = field(default_factory=_integers)
+    groups: dict[int, Groups] = field(default_factory=dict)
 
     def add(
         self,

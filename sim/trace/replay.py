@@ -96,7 +96,11 @@ def _times(operations: Operations, imported: Imported, run: RunRecord) -> Played
 
 
 def replay(
-    operations: Operations, edits: list[str] | None = None, *, slowdowns: bool = False
+    operations: Operations,
+    edits: list[str] | None = None,
+    *,
+    slowdowns: bool = False,
+    elsewhere: tuple[str, Operations] | None = None,
 ) -> tuple[Replay, Played]:
     """Replay, compare with the measurement and, with edits, with the changed job.
 
@@ -109,6 +113,8 @@ def replay(
     slowdowns : bool
         Also what each type of operation costs by straggling: the job in which all others take their typical
         time, relative to the job in which all do.
+    elsewhere : (str, Operations), optional
+        The same operations as they would be elsewhere, and where: the changed job that edits act on.
 
     Returns
     -------
@@ -133,11 +139,17 @@ def replay(
         warnings=operations.issues.to_json(),
     )
     shown = played
-    if edits:
-        shown = play_operations(edited(operations, edits))
+    if edits or elsewhere is not None:
+        place, other = elsewhere if elsewhere is not None else ("", operations)
+        edits = [*([place] if place else []), *(edits or [])]
+        shown = play_operations(edited(other, edits[bool(place) :]))
         ratio = steps_length(shown) / (steps_length(played) or 1.0)
         step = replayed * ratio
         result.what_if = {"edits": list(edits), "step_s": step, "speedup": 1 / ratio if ratio else None}
+        after = {row["type"]: row for row in _kinds(shown)}
+        for row in result.kinds:
+            row["edited_s"] = after[row["type"]]["replayed_s"]
+            row["edited_work_s"] = after[row["type"]]["work_s"]
         result.warnings = shown.operations.issues.to_json()
     if slowdowns:
         result.slowdowns, result.undelayed_step_s, result.ideal_step_s = straggler_slowdowns(operations)
@@ -365,10 +377,36 @@ def _selected(operations: Operations, name: str) -> list[int]:
         pairs = zip(operations.type, operations.name, strict=True)
         rows = [row for row, (kind, label) in enumerate(pairs) if kind in known or label in known]
     if not rows:
-        close = difflib.get_close_matches(name, sorted({*categories, *operations.type}), 1, 0.4)
-        hint = f"Try {close[0]}." if close else ""
-        raise InputError("--what-if", "name a type of operation of the trace", name, hint=hint)
+        raise InputError(
+            "--what-if", "name a type of operation of the trace", name, hint=_near(operations, name)
+        )
     return rows
+
+
+def _near(operations: Operations, name: str) -> str:
+    """Names like one that matches nothing: those that hold its letters, else those that look like it."""
+    known = {
+        text
+        for category, *texts in zip(operations.category, operations.type, operations.name, strict=True)
+        if category in (DEVICE, TRANSFER)
+        for text in texts
+    }
+    words = [word for word in re.split(r"[*?]+", name.lower()) if word]
+    near = [text for text in sorted(known) if words and all(word in text.lower() for word in words)]
+    general = ("compute", "communication", "host", "forward", "backward", "links", "device")
+    bare = "".join(words)
+    near = near or difflib.get_close_matches(bare, sorted({*general, *known}), 3, 0.4)
+    near = near or _longest(operations)
+    return f"Near: {', '.join(text[:60] for text in near[:3])}." if near else ""
+
+
+def _longest(operations: Operations) -> list[str]:
+    """Types of operations, those with most work first."""
+    sums: dict[str, float] = defaultdict(float)
+    for row, kind in enumerate(operations.type):
+        if operations.category[row] in (DEVICE, TRANSFER):
+            sums[kind] += operations.work[row]
+    return sorted(sums, key=lambda kind: -sums[kind])
 
 
 def edited_factor(value: str) -> float | None:

@@ -19,8 +19,9 @@ import numpy as np
 
 from sim.graph.execution import Cause
 from sim.trace.issues import Issues
-from sim.trace.model import COMMUNICATION, COMPUTE, RankTrace, collective_kind
-from sim.trace.operations import DEVICE, HOST, TRANSFER, Operations, rank_numbers
+from sim.trace.model import COMMUNICATION, COMPUTE, Collective, RankTrace, collective_kind
+from sim.trace.operations import DEVICE, HOST, TRANSFER, Groups, Operations, rank_numbers
+from sim.trace.placement import group_sizes, placed
 from sim.trace.simai import SimaiTable
 
 #: Time on a thread in which nothing was recorded.
@@ -107,7 +108,7 @@ def span_operations(ranks: list[RankTrace], issues: Issues) -> Operations:
     ops = Operations(rank_numbers([rank.rank for rank in ranks]), issues)
     for row, rank in enumerate(ranks):
         if rank.simai is not None:
-            _simai(ops, row, rank.simai)
+            _simai(ops, row, rank, rank.simai)
         elif not len(rank.timeline):
             _listed(ops, row, rank)
         else:
@@ -132,7 +133,8 @@ def _threads(ops: Operations, row: int, rank: RankTrace) -> None:
         name = (spans.streams[number] if 0 <= number < len(spans.streams) else "") or "operations"
         _thread(ops, row, rank, name, rows.tolist(), innermost(start.tolist(), end.tolist()))
     mine = range(first, len(ops))
-    begin, last = min(mine, key=lambda o: ops.start[o]), max(mine, key=lambda o: ops.end[o])
+    # Without times the order tells what comes last.
+    begin, last = min(mine, key=lambda o: ops.start[o]), max(mine, key=lambda o: (ops.end[o], o))
     ops.marks.append(("trace", row, begin, last, ops.end[last] - ops.start[begin]))
 
 
@@ -144,6 +146,8 @@ def _thread(
         (start, end, lane, rows[at]) for lane, found in enumerate(lanes) for start, end, at in found
     )
     ends: list[tuple[float, int]] = []
+    moved = {one.row: one for one in rank.collectives} if rank.format == "aicb-csv" else {}
+    places = _Places(ops, rank)
     for start, end, lane, at in pieces:
         before = bisect_right(ends, (start, len(ops))) - 1
         ready, source = ends[before] if before >= 0 else (0.0, -1)
@@ -151,12 +155,24 @@ def _thread(
             gap = ops.add(row, "", HOST, GAP, ready, start)
             ops.after(gap, source)
             source = gap
-        operation = _span(ops, row, rank, at, f"{name} ({lane + 1})" if lane else name, start, end)
+        operation = _span(
+            ops, row, rank, moved, places, at, f"{name} ({lane + 1})" if lane else name, start, end
+        )
         ops.after(operation, source)
         ends.insert(bisect_right(ends, (end, operation)), (end, operation))
 
 
-def _span(ops: Operations, row: int, rank: RankTrace, at: int, stream: str, start: float, end: float) -> int:
+def _span(
+    ops: Operations,
+    row: int,
+    rank: RankTrace,
+    moved: dict[int, Collective],
+    places: _Places,
+    at: int,
+    stream: str,
+    start: float,
+    end: float,
+) -> int:
     """One span; what is neither work nor a transfer (queues, negotiation) is the host's."""
     spans = rank.timeline
     kind, name = int(spans.integer("kind")[at]), spans.names[int(spans.integer("name")[at])]
@@ -164,10 +180,31 @@ def _span(ops: Operations, row: int, rank: RankTrace, at: int, stream: str, star
         work = kind == COMPUTE or rank.format == "chrome-timeline"
         return ops.add(row, stream, DEVICE if work else HOST, name, start, end)
     word = collective_kind(name)
-    return ops.add(
+    one = moved.get(at)
+    found = ops.add(
         row, stream, TRANSFER, name, start, end,
         type=name if word == "unknown" else word, cause=_CAUSES.get(word, Cause.GRADIENT_COMM),
+        size=(one.size_bytes or 0.0) if one is not None else 0.0,
     )  # fmt: skip
+    if one is not None:
+        places(found, one.kind, one.group)
+    return found
+
+
+class _Places:
+    """Says which ranks run the collectives of a list, as far as the list says enough."""
+
+    def __init__(self, ops: Operations, rank: RankTrace) -> None:
+        self.ops, self.world = ops, rank.world_size
+        self.sizes = group_sizes(rank)
+        self.known: dict[tuple[str, str], Groups] = {}
+
+    def __call__(self, operation: int, kind: str, group: str) -> None:
+        key = (kind, group)
+        if key not in self.known:
+            self.known[key] = placed(kind, group, self.sizes, self.world)
+        if self.known[key]:
+            self.ops.groups[operation] = self.known[key]
 
 
 def _listed(ops: Operations, row: int, rank: RankTrace) -> None:
@@ -183,10 +220,10 @@ def _listed(ops: Operations, row: int, rank: RankTrace) -> None:
         ops.issues.add("collective_without_time")
 
 
-def _simai(ops: Operations, row: int, table: SimaiTable) -> None:
+def _simai(ops: Operations, row: int, rank: RankTrace, table: SimaiTable) -> None:
     """Forward over the rows, then backward; gradients are reduced behind the computation."""
     clock, before, gradients = 0.0, -1, -1
-    begin = len(ops)
+    begin, places = len(ops), _Places(ops, rank)
 
     def compute(name: str, seconds: float, cause: Cause) -> None:
         nonlocal clock, before
@@ -214,6 +251,8 @@ def _simai(ops: Operations, row: int, table: SimaiTable) -> None:
             size=collective[1],
         )
         ops.after(found, source)
+        group = word[2].lower() or ("dp" if stream == "gradients" else "tp")
+        places(found, kind, group)
         ops.issues.add("collective_without_time")
         return found
 

@@ -272,7 +272,7 @@ def gathered_bytes_stay_below_dense(c: Context) -> Finding | None:
         return None
     ranks = c.gradient_ranks
     dense, _, gathered = _sizes(c.workload, compressor.name, options)
-    if ranks < 2 or ranks * gathered < 2 * dense:
+    if ranks < 2 or dense <= 0 or ranks * gathered < 2 * dense:
         return None
     return Finding(
         "strategy.compression",
