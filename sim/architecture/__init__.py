@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from sim.architecture import (
+    audio,
     cnn,
     detection,
     diffusion,
@@ -46,6 +47,7 @@ GENERATORS: dict[str, Generator[Any]] = {
     "dlrm": recommender.generate_dlrm,
     "ssd300": detection.generate_ssd300,
     "mask-rcnn": detection.generate_mask_rcnn,
+    **audio.GENERATORS,
     **diffusion.GENERATORS,
     **one_stage.GENERATORS,
     **segmentation.GENERATORS,

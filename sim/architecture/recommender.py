@@ -51,6 +51,10 @@ class DlrmShape(Spec):
         (512, 256, 1), min_length=1, description="widths above; the last is the output"
     )
     lookups: int = Field(1, ge=1, description="rows looked up in each table per sample")
+    cross_layers: int = Field(
+        0, ge=0, description="low-rank cross layers in place of the pairwise products (DCN v2)"
+    )
+    cross_rank: int = Field(512, ge=1, description="rank of a cross layer")
 
 
 def build_ncf(shape: NcfShape) -> tuple[Layer, ...]:
@@ -93,6 +97,10 @@ def build_dlrm(shape: DlrmShape) -> tuple[Layer, ...]:
             elements=float(vectors * vectors + pairs), backward_elements=float(vectors * vectors + pairs)
         ),
     ]
+    if shape.cross_layers:
+        joined = vectors * dim
+        chain += [_cross(index, joined, shape.cross_rank) for index in range(shape.cross_layers)]
+        return (*chain, *_perceptron(shape.top_mlp, 1, first_input=joined, name="top", head=True))
     joined = pairs + dim
     chain.append(
         Layer(
@@ -102,6 +110,26 @@ def build_dlrm(shape: DlrmShape) -> tuple[Layer, ...]:
         )
     )  # fmt: skip
     return (*chain, *_perceptron(shape.top_mlp, 1, first_input=joined, name="top", head=True))
+
+
+def _cross(index: int, width: int, rank: int) -> Layer:
+    """x0 * (W (V x) + b) + x (Wang et al. 2021, arXiv:2008.13535, equation 2)."""
+    tensors = (float(width * rank), float(rank * width), float(width))
+    return Layer(
+        name=f"cross{index}", kind="linear", block=0, parameters=sum(tensors), tensors=tensors,
+        ops=(
+            Gemm(rows=1, n=rank, k=width), Gemm(rows=1, n=width, k=rank),
+            MemoryBound(elements=5.0 * width, backward_elements=8.0 * width),
+        ),
+        input_elements=float(width), output_elements=float(width), stored_elements=2.0 * width + rank,
+    )  # fmt: skip
+
+
+CRITEO_TERABYTE_ROWS = (
+    40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956, 405_282, 10, 2_209,
+    11_938, 155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590_152, 12_973, 108, 36,
+)  # fmt: skip
+"""Rows of MLPerf's tables: those of Criteo's click logs, at most 40 million."""
 
 
 def _embedding(

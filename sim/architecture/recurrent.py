@@ -44,16 +44,18 @@ class GnmtShape(Spec):
 def build(shape: GnmtShape) -> tuple[Layer, ...]:
     """Embeddings, encoder, decoder with attention, classifier."""
     hidden, source, target = shape.hidden, shape.sequence_length, shape.target_length
+    how = {"fused": shape.fused_cells, "stepwise": shape.stepwise}
     chain = [_embedding("embedding", 0, shape, source)]
     for index in range(shape.encoder_layers):
         # The second layer reads both directions of the first.
         width = 2 * hidden if index == 1 else hidden
-        chain.append(_lstm(f"encoder{index}", index, shape, source, width, directions=2 if index == 0 else 1))
+        both = 2 if index == 0 else 1
+        chain.append(lstm(f"encoder{index}", index, source, width, hidden, directions=both, **how))
     block = shape.encoder_layers
     chain.append(_embedding("target_embedding", block, shape, target))
     for index in range(shape.decoder_layers):
         width = hidden if index == 0 else 2 * hidden
-        chain.append(_lstm(f"decoder{index}", block + index, shape, target, width))
+        chain.append(lstm(f"decoder{index}", block + index, target, width, hidden, **how))
         if index == 0:
             chain.append(_attention(shape, block))
     chain.append(_classifier(shape, block + shape.decoder_layers - 1))
@@ -76,18 +78,21 @@ def _embedding(name: str, block: int, shape: GnmtShape, tokens: int) -> Layer:
     )
 
 
-def _lstm(name: str, block: int, shape: GnmtShape, tokens: int, width: int, *, directions: int = 1) -> Layer:
-    hidden = shape.hidden
+def lstm(
+    name: str, block: int, tokens: int, width: int, hidden: int, *, directions: int = 1, fused: bool = True,
+    stepwise: bool = False,
+) -> Layer:  # fmt: skip
+    """A layer of ``hidden`` cells that reads ``tokens`` vectors of ``width``; see :class:`GnmtShape`."""
     gates = 4 * hidden
-    joined = width + hidden if shape.stepwise else hidden
-    before = [] if shape.stepwise else [Gemm(rows=tokens, n=gates, k=width)]
-    step = Gemm(rows=1, n=gates, k=joined, launches=1.0 if shape.stepwise else LIBRARY_LAUNCHES)
+    joined = width + hidden if stepwise else hidden
+    before = [] if stepwise else [Gemm(rows=tokens, n=gates, k=width)]
+    step = Gemm(rows=1, n=gates, k=joined, launches=1.0 if stepwise else LIBRARY_LAUNCHES)
     # Gates read, state read and written, hidden state written; backward the same and the gates' gradients.
-    passes = (1 if shape.fused_cells else 4) * (gates + 3 * hidden)
+    passes = (1 if fused else 4) * (gates + 3 * hidden)
     cell = MemoryBound(
         elements=float(passes),
         backward_elements=float(passes + gates),
-        launches=STEPWISE_LAUNCHES if shape.stepwise else LIBRARY_LAUNCHES,
+        launches=STEPWISE_LAUNCHES if stepwise else LIBRARY_LAUNCHES,
     )
     ops: list[Op] = []
     for _ in range(directions):

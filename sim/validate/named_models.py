@@ -9,6 +9,7 @@ from typing import Any
 
 from sim.architecture.hierarchical import CONVNEXTS, SWINS
 from sim.architecture.mobile import EFFICIENTNETS
+from sim.architecture.recommender import CRITEO_TERABYTE_ROWS
 
 Params = dict[str, Any]
 Named = tuple[str, str, Params]
@@ -63,13 +64,27 @@ CNN_NAMES: tuple[Named, ...] = (
 )  # fmt: skip
 """Image networks, with the paper's resolution; whether norms are fused is the framework's."""
 
+_DLRM: Params = {
+    "table_rows": CRITEO_TERABYTE_ROWS, "embedding_dim": 128, "bottom_mlp": (512, 256, 128),
+    "top_mlp": (1024, 1024, 512, 256, 1),
+}  # fmt: skip
 OTHERS: tuple[Named, ...] = (
     (r"^(gnmt|nmt($|-))", "gnmt", {"sequence_length": 36, "target_length": 36}),
     (r"^jasper", "jasper", {"frames": 1620}),
     (r"^mask-?r-?cnn", "mask-rcnn", {"fused_norm": True}),
     (r"^faster-?r-?cnn", "mask-rcnn", {"fused_norm": True, "masks": False}),
     (r"^(ncf|neumf|neural-collaborative)", "ncf", {}),
+    (r"^dlrm.*(dcn|v2)", "dlrm", {**_DLRM, "cross_layers": 3, "lookups": 8}),
+    (r"^dlrm(?!.*kaggle)", "dlrm", _DLRM),
     (r"^dlrm", "dlrm", {}),
+    (r"^tacotron", "tacotron2", {}),
+    (r"^wave-?glow", "waveglow", {}),
+    (r"^rnn-?t", "rnn-t", {}),
+    (r"^wav2vec-?2?[.]?0?.*large", "wav2vec2", {"num_layers": 24, "hidden": 1024, "num_heads": 16}),
+    (r"^(wav2vec|hubert)", "wav2vec2", {}),
+    (r"^conformer.*(-s|small)(?![a-z])", "conformer", {"num_layers": 16, "hidden": 176, "num_heads": 4}),
+    (r"^conformer.*(-m|medium)(?![a-z])", "conformer", {"num_layers": 18, "hidden": 256, "num_heads": 4}),
+    (r"^conformer", "conformer", {}),
 )
 """Other fields. Sentences of WMT16 English-German have 29 and 31 tokens; a batch of GNMT is drawn from
 buckets 10 wide by the longer of both (``BucketingSampler`` of NVIDIA/DeepLearningExamples), and both are

@@ -210,6 +210,7 @@ def load_run(row: Row, catalog: Catalog, *, fit: bool = True) -> Run:
     )
     strategy = _strategy(row, framework, degrees, micro_batch, assumed)
     strategy = _counting_ends(strategy, params.get("num_layers"))
+    strategy = _sharing_tables(strategy, cluster, params, assumed)
     dtype = _dtype(row, generator, cluster.main_device, assumed)
     params = {
         **params,
@@ -369,6 +370,23 @@ def _strategy(
         "scatter_gather": min(degrees["tp"], degrees["pp"]) > 1 and framework.key.startswith(SCATTERING),
     }
     return Strategy(**(fields | _variable_update(row)))
+
+
+def _sharing_tables(strategy: Strategy, cluster: Cluster, params: Params, assumed: list[str]) -> Strategy:
+    """Embedding tables that no device holds beside the rest are spread: ranks ask their holders for rows.
+
+    Trainers of recommenders place whole tables on devices (HugeCTR, TorchRec); here hosts hold them.
+    """
+    rows, width = params.get("table_rows", ()), params.get("embedding_dim", 0)
+    if 4.0 * sum(rows) * width < SPREAD_TABLES * cluster.main_device.capacity or (strategy.dp or 1) == 1:
+        return strategy
+    assumed.append("shard")
+    update = {"state": "replicated", "sparse_embeddings": "servers", "num_servers": cluster.size}
+    return strategy.model_copy(update={**update, "recompute": "none"})
+
+
+SPREAD_TABLES = 0.25
+"""Bytes of embedding tables in fp32 over a device's memory above which they are not replicated."""
 
 
 def _counting_ends(strategy: Strategy, blocks: int | None) -> Strategy:
