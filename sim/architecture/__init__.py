@@ -7,7 +7,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from sim.architecture import (
+    albert,
     audio,
+    clip,
     cnn,
     detection,
     diffusion,
@@ -43,6 +45,8 @@ GENERATORS: dict[str, Generator[Any]] = {
     "gnmt": recurrent.generate,
     "jasper": speech.generate,
     "vit": vision.generate,
+    "clip": clip.generate,
+    "albert": albert.generate,
     "ncf": recommender.generate_ncf,
     "dlrm": recommender.generate_dlrm,
     "ssd300": detection.generate_ssd300,

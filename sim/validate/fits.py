@@ -52,7 +52,8 @@ def _spilled(run: Run, calibration: Calibration) -> Run:
     few, many = 1, blocks
     while few < many:
         middle = (few + many) // 2
-        few, many = (few, middle) if _fits(_offloading(run, middle), calibration) else (middle + 1, many)
+        fits = _fits(_offloading(run, middle), calibration, tolerance=1.0)
+        few, many = (few, middle) if fits else (middle + 1, many)
     return _offloading(run, many)
 
 
@@ -61,13 +62,13 @@ def _offloading(run: Run, blocks: int) -> Run:
     return replace(run, strategy=strategy, assumed=(*run.assumed, "offload_activations"))
 
 
-def _fits(run: Run, calibration: Calibration, *, refused: bool = False) -> bool:
+def _fits(run: Run, calibration: Calibration, *, refused: bool = False, tolerance: float = TOLERANCE) -> bool:
     """Whether a run fits; ``refused`` is the answer if a rule refuses it, which the prediction then says."""
     try:
         needed = max(sum(stage.values()) for stage in memory_by_stage(run.scenario(calibration)))
     except ClusterloomError:
         return refused
-    return needed <= TOLERANCE * run.cluster.main_device.capacity
+    return needed <= tolerance * run.cluster.main_device.capacity
 
 
 def _ways(run: Run) -> Iterator[Run]:

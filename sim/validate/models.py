@@ -126,7 +126,7 @@ def _named(row: Row, framework: Framework, generator: str, known: Params) -> tup
     return generator, params, assumed
 
 
-WITH_LENGTH = ("moe", "latent", "hybrid")
+WITH_LENGTH = ("moe", "latent", "hybrid", "albert")
 """Generators of language models, whose samples are as long as a row says."""
 
 

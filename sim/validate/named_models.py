@@ -317,6 +317,31 @@ DIFFUSION: tuple[Named, ...] = (
 )
 """Diffusion models; MLPerf's Stable Diffusion is version 2 at 512 x 512 with stored latents."""
 
+
+def _albert(layers: int, hidden: int, heads: int, width: int) -> Params:
+    return {
+        "num_layers": layers, "hidden": hidden, "num_heads": heads, "ffn_hidden": width, "vocabulary": 30_000,
+        "sequence_length": 512, "max_positions": 512, "token_types": 2, "causal": False, "head": "mlm",
+    }  # fmt: skip
+
+
+ENCODERS: tuple[Named, ...] = (
+    (r"albert-?xx-?large", "albert", _albert(12, 4096, 64, 16_384)),
+    (r"albert-?x-?large", "albert", _albert(24, 2048, 16, 8192)),
+    (r"albert-?large", "albert", _albert(24, 1024, 16, 4096)),
+    (r"^albert", "albert", _albert(12, 768, 12, 3072)),
+    (r"clip.*(vit-?)?l-?/?14", "clip", {
+        "num_layers": 24, "hidden": 1024, "num_heads": 16, "patch_size": 14, "text_hidden": 768,
+        "projection": 768}),
+    (r"clip.*(vit-?)?h-?/?14", "clip", {
+        "num_layers": 32, "hidden": 1280, "num_heads": 16, "patch_size": 14, "text_layers": 24,
+        "text_hidden": 1024, "projection": 1024}),
+    (r"clip.*(vit-?)?b-?/?16", "clip", {"num_layers": 12, "hidden": 768, "num_heads": 12}),
+    (r"clip.*(vit-?)?b-?/?32|^clip$", "clip",
+     {"num_layers": 12, "hidden": 768, "num_heads": 12, "patch_size": 32}),
+)  # fmt: skip
+"""ALBERT (version 2's sizes) and CLIP."""
+
 VISION: tuple[Named, ...] = (
     (r"^(vit|deit)-?(ti|tiny)", "vit", {"num_layers": 12, "hidden": 192, "num_heads": 3}),
     (r"^(vit|deit)-?(s|small)(?![a-z])", "vit", {"num_layers": 12, "hidden": 384, "num_heads": 6}),
@@ -331,5 +356,5 @@ VISION: tuple[Named, ...] = (
 )  # fmt: skip
 """Vision transformers (Dosovitskiy et al. 2021, arXiv:2010.11929, table 1; Zhai 2022) and staged networks."""
 
-NAMED: tuple[Named, ...] = (*CNN_NAMES, *OTHERS, *SEQUENCES, *TRANSFORMERS, *DIFFUSION, *VISION)
+NAMED: tuple[Named, ...] = (*CNN_NAMES, *OTHERS, *SEQUENCES, *TRANSFORMERS, *DIFFUSION, *ENCODERS, *VISION)
 """All of them."""

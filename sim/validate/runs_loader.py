@@ -518,7 +518,7 @@ def _quantised(text: str, per_host: int, replicas: int) -> dict[str, Any]:
     return fields
 
 
-_OPTIMIZERS = {"dlrm": "sgd", "dit": "adamw", "diffusion-unet": "adamw", "vit": "adamw"}
+_OPTIMIZERS = {"dlrm": "sgd", "dit": "adamw", "diffusion-unet": "adamw", "vit": "adamw", "clip": "adamw"}
 _WITH_MOMENTUM = ("cnn:", "ssd", "mask-rcnn", "retinanet", "yolo", "unet", "deeplab")
 """Generators, by the beginning of their names, of networks that are trained with SGD and momentum."""
 

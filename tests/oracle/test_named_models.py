@@ -55,7 +55,10 @@ BILLIONS = {
     "Transformer-XL base": 0.192, "SSD-ResNet34": 0.0199, "RetinaNet-R50": 0.0341, "YOLOv3": 0.06195,
     "3D U-Net": 0.03119, "nnU-Net": 0.03119, "U-Net Medical": 0.03103, "Stable Diffusion v2": 0.8659,
     "SD 1.5": 0.8595, "SDXL": 2.5675, "DiT-XL/2": 0.675, "Faster R-CNN": 0.0417, "Transformer": 0.21,
-    "BART": 0.406, "Swin-T": 0.02829, "swin_base_patch4_window7_224": 0.08777, "ConvNeXt-B": 0.08859,
+    "BART": 0.406,
+    "ALBERT-xxlarge-v2": 0.2226, "albert-base-v2": 0.0117, "ALBERT-large": 0.0177,
+    "CLIP ViT-B/32": 0.15128, "CLIP-ViT-L/14": 0.42762,
+    "Swin-T": 0.02829, "swin_base_patch4_window7_224": 0.08777, "ConvNeXt-B": 0.08859,
     "MobileNet v2": 0.003505, "DenseNet-161": 0.02868, "Inception-v4": 0.04268, "Wide ResNet-50-2": 0.06888,
     "Granite-3.1-8B": 8.171, "SmolLM-360M": 0.362, "SmolLM2-1.7B": 1.711, "c4ai-command-r-v01 35B": 34.98,
     "Command R+": 103.81, "glm-4-9b": 9.40, "ESM2-650M": 0.651, "ESM-2 3B": 2.839,
@@ -78,7 +81,8 @@ FORWARD_GFLOPS = {
     # torchvision's figures (multiply-adds), doubled
     "ResNet-18": 2 * 1.81, "ResNet-34": 2 * 3.66, "ResNet-50": 2 * 4.09, "ResNet-101": 2 * 7.80,
     "ResNet-152": 2 * 11.51, "VGG16": 2 * 15.47, "VGG19": 2 * 19.63, "AlexNet": 2 * 0.71,
-    "EfficientNet-B0": 2 * 0.386, "ViT-B/16": 2 * 17.56, "ViT-L/16": 2 * 61.55, "ViT-H/14": 2 * 167.3,
+    "EfficientNet-B0": 2 * 0.386, "CLIP ViT-B/32": 14.78, "CLIP ViT-L/14": 175.33,  # open_clip's table
+    "ViT-B/16": 2 * 17.56, "ViT-L/16": 2 * 61.55, "ViT-H/14": 2 * 167.3,
 }  # fmt: skip
 
 

@@ -268,9 +268,9 @@ def test_grace_boards_offload_what_does_not_fit(catalog: Catalog) -> None:
     }  # fmt: skip
     run = load(catalog, gpu="GB200", **cells)
     assert run.strategy.offload_activations
-    assert run.strategy.offload_blocks == pytest.approx(40, abs=8)
+    assert run.strategy.offload_blocks == pytest.approx(40, abs=4)
     assert "offload_activations" in run.assumed
     needed = max(sum(stage.values()) for stage in memory_by_stage(run.scenario(catalog.calibration())))
-    assert needed <= TOLERANCE * run.cluster.main_device.capacity
+    assert needed <= run.cluster.main_device.capacity
     stated = load(catalog, gpu="GB200", recompute="full", **cells)
     assert not stated.strategy.offload_activations

@@ -97,9 +97,9 @@ def test_published_fits_and_failures(
 
 @pytest.mark.slow
 def test_runs_that_ran_fit(catalog: Catalog) -> None:
-    """All but a few of the calibration rows: those whose recipes move activations to the host's memory.
+    """All but three of the calibration rows: two take 1 % more, and one states what fits nowhere.
 
-    Others may be a few percent over: two of llm-foundry are by 3 %, since gradients are kept in fp32.
+    That is Llama 3 70B whole on every GB300: weights and gradients alone are 282 of 279 GB.
     """
     calibration = catalog.calibration("default")
     rows = [
@@ -112,6 +112,5 @@ def test_runs_that_ran_fit(catalog: Catalog) -> None:
         share = max(sum(stage.values()) for stage in stages) / run.cluster.main_device.capacity
         if share > 1:
             over[run.row.id] = share
-    assert len(over) <= 0.02 * len(runs)
-    far = {identifier.split("-")[0] for identifier, share in over.items() if share > 1.05}
-    assert far <= {"MBRG", "NEMO24", "DLE"}, over
+    assert set(over) <= {"MBRG-0165", "MBRG-0264", "MBRG-0291"}, over
+    assert max(over.values(), default=0) < 1.1
