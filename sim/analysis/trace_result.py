@@ -67,7 +67,8 @@ def explain(played: Played) -> tuple[dict[str, float], str, float]:
     spans = timeline_from_run(played.graph, played.run, without=Cause.CONTROL)
     found = breakdown(played.graph, played.run, spans)
     steps = steps_per_period(played)
-    parts = {name: value / steps for name, value in found.parts.items()}
+    # What is below the resolution of the engine's clock is rounding.
+    parts = {name: value / steps if value > 1e-12 * steps else 0.0 for name, value in found.parts.items()}
     return parts, found.critical_device, found.overlap_fraction
 
 

@@ -107,7 +107,8 @@ def seconds(value: Any) -> str:
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if abs(value) >= scale:
             return f"{value / scale:.4g} {unit}"
-    return "0 s" if value == 0 else f"{value * 1e9:.4g} ns"
+    # Below half a picosecond lies what rounding leaves: the engine's clock tells no more.
+    return "0 s" if abs(value) < 0.5e-12 else f"{value * 1e9:.4g} ns"
 
 
 def size(value: Any) -> str:
@@ -122,7 +123,10 @@ def size(value: Any) -> str:
 
 def percent(value: Any, digits: int = 1) -> str:
     """A fraction as percent."""
-    return MISSING if is_missing(value) else f"{100 * float(value):.{digits}f} %"
+    if is_missing(value):
+        return MISSING
+    text = f"{100 * float(value):.{digits}f}"
+    return f"{text.removeprefix('-') if float(text) == 0 else text} %"
 
 
 def assignments(items: Sequence[str], option: str = "--set") -> dict[str, Any]:

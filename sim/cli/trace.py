@@ -313,7 +313,7 @@ def _explain(played: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     rows = [
         {"task": str(task), "device": str(device), "seconds_per_step": float(value)}
         for (task, device), value in sums.items()
-        if value > 0
+        if value > 1e-12
     ]
     found = {**parts, "step_time_s": sum(parts.values()), "critical_device": critical}
     return {**found, "overlap_fraction": overlap}, rows[:20]

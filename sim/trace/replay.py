@@ -23,6 +23,8 @@ from sim.units import parse_quantity
 #: Findings about device spans whose launch, or whose peers, the trace does not hold.
 UNMATCHED = ("kernel_without_launch", "collective_of_absent_ranks", "collective_not_simultaneous")
 
+#: Relative differences that are rounding: of times of days in floats.
+ROUNDING = 1e-10
 #: Edits that say what a message takes.
 _PRICES = ("latency=", "bandwidth=")
 
@@ -59,7 +61,7 @@ class Replay:
     @property
     def error(self) -> float:
         """Relative error of the mean step."""
-        return self.replayed_step_s / self.measured_step_s - 1 if self.measured_step_s else 0.0
+        return relative(self.replayed_step_s, self.measured_step_s)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; times in seconds, errors as fractions."""
@@ -144,6 +146,7 @@ def replay(
         edits = [*([place] if place else []), *(edits or [])]
         shown = play_operations(edited(other, edits[bool(place) :]))
         ratio = steps_length(shown) / (steps_length(played) or 1.0)
+        ratio = ratio if abs(ratio - 1) > ROUNDING else 1.0
         step = replayed * ratio
         result.what_if = {"edits": list(edits), "step_s": step, "speedup": 1 / ratio if ratio else None}
         after = {row["type"]: row for row in _kinds(shown)}
@@ -206,8 +209,14 @@ def steps_length(played: Played) -> float:
     return total
 
 
-def _interval(name: str, rank: int | None, measured: float, replayed: float) -> dict[str, Any]:
+def relative(replayed: float, measured: float) -> float:
+    """Relative error; 0 without a measurement, and where only rounding differs."""
     error = replayed / measured - 1 if measured > 0 else 0.0
+    return error if abs(error) > ROUNDING else 0.0
+
+
+def _interval(name: str, rank: int | None, measured: float, replayed: float) -> dict[str, Any]:
+    error = relative(replayed, measured)
     return {"name": name, "rank": rank, "measured_s": measured, "replayed_s": replayed, "error": error}
 
 

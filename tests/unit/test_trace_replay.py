@@ -268,3 +268,15 @@ def test_traces_without_anything_to_play_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match="operators of the host"):
             operations_of(read([write(tmp_path, document)], host=True))
+
+
+def test_rounding_is_no_result() -> None:
+    from sim.cli.output import percent, seconds
+    from sim.trace.replay import relative
+
+    assert seconds(1.8e-16) == seconds(-3e-17) == "0 s"
+    assert seconds(2e-12) == "0.002 ns"
+    assert percent(-1e-9, 2) == "0.00 %"
+    assert percent(-2e-4, 2) == "-0.02 %"
+    assert relative(0.1 + 0.2, 0.3) == 0.0
+    assert relative(2.0, 1.0) == 1.0
