@@ -46,10 +46,11 @@ def _spilled(run: Run, calibration: Calibration) -> Run:
 
     NVIDIA's recipes for Grace boards set ``cpu_offloading_num_layers`` so (Megatron-Bridge,
     scripts/performance/configs/llama: 20 to 92 of 80 and 126 layers): what is too much for the device need
-    not be computed again. If not even all blocks suffice, all of them go.
+    not be computed again. If not even all blocks suffice, the run stays as it is.
     """
-    blocks = run.workload().num_blocks
-    few, many = 1, blocks
+    few, many = 1, run.workload().num_blocks
+    if not _fits(_offloading(run, many), calibration, tolerance=1.0):
+        return run
     while few < many:
         middle = (few + many) // 2
         fits = _fits(_offloading(run, middle), calibration, tolerance=1.0)

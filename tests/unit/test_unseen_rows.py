@@ -272,5 +272,6 @@ def test_grace_boards_offload_what_does_not_fit(catalog: Catalog) -> None:
     assert "offload_activations" in run.assumed
     needed = max(sum(stage.values()) for stage in memory_by_stage(run.scenario(catalog.calibration())))
     assert needed <= run.cluster.main_device.capacity
+    assert not load(catalog, gpu="GB200", **{**cells, "shard": "none"}).strategy.offload_activations
     stated = load(catalog, gpu="GB200", recompute="full", **cells)
     assert not stated.strategy.offload_activations
