@@ -6,10 +6,12 @@ import os
 import pickle
 import random
 import signal
+import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from sim.errors import ClusterloomError, InputError
@@ -79,7 +81,7 @@ def run_ranks(
         With the reason of the first rank that failed.
     """
     require_torch()
-    port = random.SystemRandom().randint(20000, 45000)
+    port = _free_port()
     reading, writing = os.pipe()
     children: dict[int, int] = {}
     sys.stdout.flush()
@@ -91,6 +93,16 @@ def run_ranks(
         children[child] = rank
     os.close(writing)
     return _collect(children, reading, timeout)
+
+
+def _free_port() -> int:
+    """A TCP port below those that a system hands out by itself, on which nobody listens here."""
+    for _ in range(100):
+        port = random.SystemRandom().randint(20000, 32000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise RecordingFailed("no free TCP port from 20000 to 32000")
 
 
 def _be_rank(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sim.errors import InputError
 from sim.record.clock import ending_orderly, kernel_first
 from sim.record.launch import require_torch, run_ranks
-from sim.record.network import EmulatedHosts
+from sim.record.network import EmulatedHosts, require_emulation
 from sim.record.tables import append
 from sim.validate.recordings.rows import power_rank
 from sim.validate.recordings.trace import LayerTrace
@@ -181,6 +181,8 @@ class Recorder:
             If a job fails.
         """
         require_torch()
+        if self.request.rate_mbit is not None:
+            require_emulation()  # before minutes are spent on the layers
         with ending_orderly(), kernel_first() if self.request.real_time else nullcontext():
             self._record()
         return self.written

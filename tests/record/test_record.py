@@ -5,7 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import os
+import random
+import re
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +21,7 @@ torch = pytest.importorskip("torch")
 
 from sim.cli.main import main  # noqa: E402
 from sim.errors import InputError  # noqa: E402
-from sim.record.launch import RecordingFailed, run_ranks  # noqa: E402
+from sim.record.launch import RecordingFailed, _free_port, run_ranks  # noqa: E402
 from sim.record.network import _ALLOWED as ALLOWED  # noqa: E402
 from sim.record.network import EmulatedHosts, remove_stale, require_emulation  # noqa: E402
 from sim.record.recorder import Request  # noqa: E402
@@ -105,6 +109,40 @@ def test_emulated_hosts_use_cubic_and_leave_the_machine_as_it_was() -> None:
         command = ["ip", "netns", "exec", hosts.name(0), "sysctl", "-n", "net.ipv4.tcp_congestion_control"]
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "cubic"
     assert ALLOWED.read_text() == before
+
+
+def test_hosts_that_cannot_be_emulated_are_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert main(["record", "--ranks", "2", "--hosts", "2", "-o", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "error: --hosts: must run where hosts can be emulated. Got no root. Leave out --hosts."
+    assert not list(tmp_path.iterdir())
+
+
+def test_ranks_meet_at_a_port_that_nobody_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        drawn = iter([taken.getsockname()[1], 0])
+        monkeypatch.setattr(random.SystemRandom, "randint", lambda *_: next(drawn))
+        assert _free_port() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_emulate(), reason="hosts cannot be emulated here")
+def test_the_commands_of_the_page_run_as_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "record_and_calibrate.md"
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    commands = [shlex.split(line)[1:] for block in blocks for line in block.splitlines()]
+    assert [command[0] for command in commands] == ["record", "calibrate", "validate"] * 2
+    for command in commands:
+        assert main(command) == 0
+    assert (tmp_path / "emulated-predicted" / "ddp.csv").exists()
 
 
 def test_a_real_time_rank_on_one_core_ends() -> None:
