@@ -155,6 +155,8 @@ def test_marker_of_spans_and_near_names(tmp_path: Path, capsys: pytest.CaptureFi
     assert [step.duration for step in rank.steps] == pytest.approx([5e-3, 5e-3])
     assert main(["trace", "info", str(reports(tmp_path)[0]), "--step-marker", "gemn"]) == 2
     assert "Near: gemm" in capsys.readouterr().err
+    assert main(["trace", "info", str(reports(tmp_path)[0]), "--step-marker", "zzz"]) == 2
+    assert "There are gemm" in capsys.readouterr().err
 
 
 def test_marker_is_refused_where_nothing_has_a_name(tmp_path: Path) -> None:

@@ -84,7 +84,9 @@ def apply_marker(ranks: Iterable[RankTrace], marker: str) -> None:
             found = True
     if not found:
         close = difflib.get_close_matches(marker, sorted(names)[:5000], 3, 0.3)
-        hint = f"Near: {', '.join(close)}." if close else "The files hold no ranges with names and times."
+        some = ", ".join(name[:40] for name in sorted(names)[:3])
+        hint = f"There are {some} ..." if names else "The files hold no ranges with names and times."
+        hint = f"Near: {', '.join(close)}." if close else hint
         raise InputError("--step-marker", "be how the names of some ranges begin", marker, hint=hint)
 
 
