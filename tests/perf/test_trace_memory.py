@@ -84,7 +84,7 @@ def _ranks(folder: Path, steps: int) -> tuple[Path, float]:
 
 
 def _peak(*arguments: str) -> float:
-    """MB that the command took at most."""
+    """MB that the command took at most. Blocks of the reader have their full size from 10 MB a rank on."""
     done = subprocess.run(
         [sys.executable, "-c", _PEAK, *arguments], capture_output=True, text=True, check=True
     )
@@ -96,7 +96,7 @@ def _peak(*arguments: str) -> float:
 @pytest.mark.parametrize("command", LIMITS)
 def test_memory_grows_less_than_the_file(command: str, tmp_path: Path) -> None:
     more = {"import": ["-o", str(tmp_path / "w.yaml")]}.get(command, [])
-    (small, small_mb), (big, big_mb) = _ranks(tmp_path, 3), _ranks(tmp_path, 14)
+    (small, small_mb), (big, big_mb) = _ranks(tmp_path, 6), _ranks(tmp_path, 20)
     least, most = (_peak("trace", command, str(path), *more) for path in (small, big))
     assert big_mb - small_mb > 30
     assert (most - least) / (big_mb - small_mb) < LIMITS[command]
