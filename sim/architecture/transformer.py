@@ -68,8 +68,8 @@ class TransformerShape(Spec):
     tied_embeddings: bool = Field(True, description="whether the output layer is the token embedding")
     dropout: bool = Field(True, description="whether blocks drop activations")
     flash: bool = Field(False, description="fused attention that never writes the score matrix")
-    flash_version: Literal[1, 2] = Field(
-        2, description="FlashAttention, or FlashAttention-2 and kernels as fast"
+    flash_version: Literal[1, 2, 3] = Field(
+        2, description="FlashAttention, FlashAttention-2, FlashAttention-3 (cuDNN), or kernels as fast"
     )
     fused_kernels: bool = Field(
         True, description="element-wise kernels fused as in Megatron-LM; else separate, as in eager PyTorch"

@@ -9,6 +9,18 @@ SOURCE = "fitted to published training runs (measurements/training_runs.csv, spl
 UNKNOWN = "default"
 """Member of each population that no run belongs to: what a device or framework without measurements gets."""
 
+CHIPS: dict[str, tuple[str, ...]] = {
+    "k80": ("k80",),
+    "p100": ("p100-16gb",),
+    "v100": ("v100-16gb", "v100-32gb", "v100-sxm3-32gb", "v100-pcie-16gb"),
+    "a100": ("a100-40gb", "a100-80gb", "a100-pcie-40gb", "a100-pcie-80gb", "a800-80gb"),
+    "h100": (
+        "h100-80gb", "h200-141gb", "h100-96gb", "h100-pcie-80gb", "h100-nvl-94gb", "h800-80gb", "gh200-96gb",
+    ),
+    "blackwell": ("b200-180gb", "b300-270gb", "gb200-186gb", "gb300-279gb"),
+}  # fmt: skip
+"""Catalogue devices that share a chip, and its efficiencies."""
+
 PRIORS: dict[str, dict[str, Parameter]] = {
     section: {name: Parameter(value=value, source=source) for name, value, source in entries}
     for section, entries in (
@@ -58,6 +70,15 @@ PRIORS: dict[str, dict[str, Parameter]] = {
 """Middles of the populations of devices and frameworks before any run is looked at."""
 
 
+ASYNCHRONOUS = Parameter(
+    value=0.35,
+    source="FlashAttention-2 on H100 (Shah et al. 2024, arXiv:2407.08608, abstract): its kernels do not use the "
+    "asynchronous tensor cores of Hopper and Blackwell",
+)
+CHIP_PRIORS = {chip: {"attention_efficiency": ASYNCHRONOUS} for chip in ("h100", "blackwell")}
+"""Where a chip is known to differ from the middle before any run is looked at."""
+
+
 def without_fits(calibration: Calibration) -> Calibration:
     """The calibration as cited: what an earlier fit to runs has put into it is taken out again."""
     sections = {}
@@ -78,4 +99,7 @@ def prior_of(calibration: Calibration) -> Calibration:
         name: {**getattr(cited, name), UNKNOWN: {**getattr(cited, name)[UNKNOWN], **middles}}
         for name, middles in PRIORS.items()
     }
+    for chip, parameters in CHIP_PRIORS.items():
+        for device in CHIPS[chip]:
+            sections["device"][device] = {**parameters, **sections["device"].get(device, {})}
     return cited.model_copy(update=sections)

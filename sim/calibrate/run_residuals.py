@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from sim.calibrate.run_priors import SOURCE
+from sim.calibrate.run_priors import CHIPS, SOURCE
 from sim.calibrate.run_terms import Term
-from sim.calibrate.runs import CHIPS, RunFit, fit_runs
+from sim.calibrate.runs import RunFit, fit_runs
 from sim.spec import Calibration
 from sim.spec.calibration import Parameter
 from sim.validate.runs import Prediction

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.calibrate.least_squares import STEP, Fit, least_squares
-from sim.calibrate.run_priors import SOURCE, UNKNOWN
+from sim.calibrate.run_priors import CHIPS, SOURCE, UNKNOWN
 from sim.calibrate.run_stack import Stack
 from sim.calibrate.run_terms import Shape, Term
 from sim.models.compute import step_overhead
@@ -37,17 +37,6 @@ STACK_SHARE = 0.5
 FEWEST_ROWS = 10
 """Rows that must depend on a parameter for it to be fitted."""
 
-CHIPS: dict[str, tuple[str, ...]] = {
-    "k80": ("k80",),
-    "p100": ("p100-16gb",),
-    "v100": ("v100-16gb", "v100-32gb", "v100-sxm3-32gb", "v100-pcie-16gb"),
-    "a100": ("a100-40gb", "a100-80gb", "a100-pcie-40gb", "a100-pcie-80gb", "a800-80gb"),
-    "h100": (
-        "h100-80gb", "h200-141gb", "h100-96gb", "h100-pcie-80gb", "h100-nvl-94gb", "h800-80gb", "gh200-96gb",
-    ),
-    "blackwell": ("b200-180gb", "b300-270gb", "gb200-186gb", "gb300-279gb"),
-}  # fmt: skip
-"""Catalogue devices that share a chip, and its efficiencies."""
 _CHIP_DEVICES = {device for devices in CHIPS.values() for device in devices}
 
 

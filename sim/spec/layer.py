@@ -79,8 +79,8 @@ class Attention(Spec):
     head_dim: int = Field(ge=1, description="elements of a head")
     causal: bool = Field(False, description="whether tokens attend to earlier ones only")
     flash: bool = Field(False, description="fused kernel: the score matrix is never written to memory")
-    flash_version: Literal[1, 2] = Field(
-        2, description="FlashAttention, or FlashAttention-2 and kernels as fast"
+    flash_version: Literal[1, 2, 3] = Field(
+        2, description="FlashAttention, FlashAttention-2, FlashAttention-3 (cuDNN), or kernels as fast"
     )
     dropout: bool = Field(
         False, description="dropout on the attention probabilities: one more pass over them"

@@ -30,7 +30,7 @@ class Framework:
     flash : bool
         Fused attention.
     flash_version : int
-        FlashAttention, or FlashAttention-2 and kernels as fast.
+        FlashAttention, FlashAttention-2, or FlashAttention-3 (cuDNN's) where devices have it.
     fused : bool
         Element-wise kernels of a transformer are fused.
     fused_norm : bool
@@ -112,13 +112,13 @@ _AMP = r"amp|mixed|fp16(?! *pure)|bf16"
 
 FRAMEWORKS: tuple[Framework, ...] = (
     Framework(
-        "megatron-core-graphs", r"container (26\.0[6-9]|26\.1|2[7-9])", flash=True, fused=True,
-        fused_loss=True, blocks_per_chunk=1, bucket=160 * MEBIBYTE, state="zero1", sequence_parallel=True,
-        recompute="selective", fused_accumulation=True,
+        "megatron-core-graphs", r"container (26\.0[6-9]|26\.1|2[7-9])", flash=True, flash_version=3,
+        fused=True, fused_loss=True, blocks_per_chunk=1, bucket=160 * MEBIBYTE, state="zero1",
+        sequence_parallel=True, recompute="selective", fused_accumulation=True,
         source="as megatron-core; NVIDIA's containers from 26.06 launch most kernels from CUDA graphs",
     ),
     Framework(
-        "megatron-core", _MEGATRON_CORE, flash=True, fused=True,
+        "megatron-core", _MEGATRON_CORE, flash=True, flash_version=3, fused=True,
         fused_loss=True, blocks_per_chunk=1, bucket=160 * MEBIBYTE, state="zero1", sequence_parallel=True,
         recompute="selective", fused_accumulation=True,
         source="Megatron-Core arguments: --use-distributed-optimizer, --overlap-grad-reduce; 40M elements; "
@@ -293,8 +293,11 @@ def framework_of(row: Row) -> Framework:
         if key == found.key and re.search(model, row.text("model").lower()):
             found = replace(found, **fields)
     stated = _stated(row)
-    if _month(row) < SECOND_FLASH or (board_key(row.text("gpu")) or "").startswith(WITHOUT_SECOND_FLASH):
+    board = board_key(row.text("gpu")) or ""
+    if _month(row) < SECOND_FLASH or board.startswith(WITHOUT_SECOND_FLASH):
         stated.setdefault("flash_version", 1)
+    elif not board.startswith(WITH_THIRD_FLASH):
+        stated.setdefault("flash_version", min(found.flash_version, 2))
     return replace(found, **stated)
 
 
@@ -309,6 +312,11 @@ SECOND_FLASH = 2023 + 9 / 12
 WITHOUT_SECOND_FLASH = ("V100", "T4", "P100", "RTX-20", "TITAN")
 """Devices before Ampere, which FlashAttention-2 does not run on: other fused kernels are at most as fast as
 the first version (Dao 2023, arXiv:2307.08691, section 4.1)."""
+
+
+WITH_THIRD_FLASH = ("H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB200", "GB300")
+"""Devices whose asynchronous tensor cores cuDNN's attention, which Transformer Engine calls, makes use of;
+the kernels of flash-attn 2 and PyTorch do not (Shah et al. 2024, arXiv:2407.08608)."""
 
 
 def _month(row: Row) -> float:

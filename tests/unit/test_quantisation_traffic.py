@@ -8,7 +8,7 @@ import pytest
 from sim.architecture import generate
 from sim.catalog import default_catalog
 from sim.models.compute import layer_cost
-from sim.models.kernels import CASTS, FIRST_FLASH_FACTOR, FLASH, MATRIX, SCALED_CAST, compile_chain
+from sim.models.kernels import CASTS, FLASH, FLASH_FACTORS, MATRIX, SCALED_CAST, compile_chain
 from sim.spec.layer import Attention, Gemm, Layer
 
 CATALOG = default_catalog()
@@ -66,13 +66,13 @@ def test_unfused_attention_stays_in_sixteen_bits() -> None:
     assert kernels.wide[kernels.kind == MATRIX].all()
 
 
-def test_the_first_flash_attention_takes_twice_as_long() -> None:
+@pytest.mark.parametrize("version", [1, 3])
+def test_versions_of_flash_attention(version: int) -> None:
     op = Attention(
         query_length=8192, key_length=8192, heads=32, kv_heads=32, head_dim=128, causal=True, flash=True
     )
-    first = op.model_copy(update={"flash_version": 1})
-    dims = [compile_chain((_layer(each),), False).dims for each in (op, first)]
-    assert np.allclose(dims[1][:, 1], FIRST_FLASH_FACTOR * dims[0][:, 1])
+    other, factor = op.model_copy(update={"flash_version": version}), FLASH_FACTORS[version]
+    dims = [compile_chain((_layer(each),), False).dims for each in (op, other)]
+    assert np.allclose(dims[1][:, 1], factor * dims[0][:, 1])
     assert (compile_chain((_layer(op),), False).kind == FLASH).all()
-    ratio = _cost(first, "bf16") / _cost(op, "bf16")
-    assert 1.9 < ratio <= FIRST_FLASH_FACTOR
+    assert _cost(other, "bf16") / _cost(op, "bf16") == pytest.approx(factor, rel=0.05)
