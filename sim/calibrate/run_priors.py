@@ -72,8 +72,8 @@ PRIORS: dict[str, dict[str, Parameter]] = {
 
 ASYNCHRONOUS = Parameter(
     value=0.35,
-    source="FlashAttention-2 on H100 (Shah et al. 2024, arXiv:2407.08608, abstract): its kernels do not use the "
-    "asynchronous tensor cores of Hopper and Blackwell",
+    source="FlashAttention-2 on H100 (Shah et al. 2024, arXiv:2407.08608, abstract): its kernels do not use "
+    "the asynchronous tensor cores of Hopper and Blackwell",
 )
 CHIP_PRIORS = {chip: {"attention_efficiency": ASYNCHRONOUS} for chip in ("h100", "blackwell")}
 """Where a chip is known to differ from the middle before any run is looked at."""
