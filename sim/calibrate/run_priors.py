@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+
 from sim.spec import Calibration
 from sim.spec.calibration import Parameter
 
 SOURCE = "fitted to published training runs (measurements/training_runs.csv, split calibration)"
+OWN = "fitted to measured training runs ("
+"""How the source of a parameter begins that was fitted to other files."""
 UNKNOWN = "default"
 """Member of each population that no run belongs to: what a device or framework without measurements gets."""
 
@@ -79,12 +84,18 @@ CHIP_PRIORS = {chip: {"attention_efficiency": ASYNCHRONOUS} for chip in ("h100",
 """Where a chip is known to differ from the middle before any run is looked at."""
 
 
+def source_of(files: Iterable[str | Path]) -> str:
+    """Source of parameters that are fitted to the rows of some files."""
+    names = dict.fromkeys(Path(file).name for file in files)
+    return f"{OWN}{', '.join(names)})"
+
+
 def without_fits(calibration: Calibration) -> Calibration:
     """The calibration as cited: what an earlier fit to runs has put into it is taken out again."""
     sections = {}
     for name, middles in PRIORS.items():
         kept = {
-            key: {n: p for n, p in parameters.items() if not p.source.startswith(SOURCE)}
+            key: {n: p for n, p in parameters.items() if not p.source.startswith((SOURCE, OWN))}
             for key, parameters in getattr(calibration, name).items()
         }
         kept[UNKNOWN] = {**middles, **kept.get(UNKNOWN, {})}

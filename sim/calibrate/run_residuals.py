@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from sim.calibrate.run_priors import CHIPS, SOURCE
+from sim.calibrate.run_priors import CHIPS
 from sim.calibrate.run_terms import Term
 from sim.calibrate.runs import RunFit, fit_runs
 from sim.spec import Calibration
 from sim.spec.calibration import Parameter
+from sim.validate.rows import Row
 from sim.validate.runs import Prediction
 from sim.validate.runs_loader import Run, framework_calibration
 from sim.validate.spread import TERMS, Z80, deviation, deviations, shares, standard_deviations
@@ -35,6 +36,23 @@ ITERATIONS = 4
 """Steps of a search that starts from the fit to all rows."""
 VARIANTS = ("-graphs", "-xla")
 """Endings of frameworks that are the same software run in another mode."""
+
+
+REPEATED = "-0\x1f"
+"""Between an identifier that several rows share and the number that tells them apart; sources stay."""
+
+
+def distinct(rows: Iterable[Row]) -> list[Row]:
+    """Rows with identifiers that are theirs alone; the first of those that share one keeps it."""
+    seen: Counter[str] = Counter()
+    found = []
+    for row in rows:
+        seen[row.id] += 1
+        number = seen[row.id]
+        found.append(
+            row if number == 1 else Row({**row.cells, "id": f"{row.id}{REPEATED}{number}"}, row.line)
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -52,12 +70,16 @@ class Residual:
 
 def lot_of(run: Run) -> int:
     """A large number that a row's identifier gives it, by which rows are drawn: it never changes."""
-    return int(hashlib.sha256(run.row.id.encode()).hexdigest(), 16)
+    return _hashed(run.row.id)
+
+
+def _hashed(text: str) -> int:
+    return int(hashlib.sha256(text.encode()).hexdigest(), 16)
 
 
 def fold_of(term: Term) -> int:
-    """Fold of a row."""
-    return lot_of(term.run) % FOLDS
+    """Fold of a row; rows that share an identifier, say repetitions of one job, are in the same fold."""
+    return _hashed(term.run.row.id.partition(REPEATED)[0]) % FOLDS
 
 
 def software(term: Term) -> str:
@@ -209,12 +231,14 @@ def with_spread(
     unknown = unknown or entries_of(frameworks)
     sizes = fit_spread(known)
     framework = {key: dict(params) for key, params in fitted.calibration.framework.items()}
-    source = f"{SOURCE}: residuals of rows left out"
+    source = f"{fitted.source}: residuals of rows left out"
     for term in ("communication", "assumed"):
         value = sizes[term]
         framework["default"][f"spread_{term}"] = Parameter(value=value, n=len(known), source=source)
     framework["default"]["spread_own"] = Parameter(
-        value=own_spread(unknown, sizes), n=len(unknown), source=f"{SOURCE}: residuals of frameworks left out"
+        value=own_spread(unknown, sizes),
+        n=len(unknown),
+        source=f"{fitted.source}: residuals of frameworks left out",
     )
     rows: dict[str, list[int]] = {}
     for index, residual in enumerate(folds):
@@ -226,7 +250,7 @@ def with_spread(
                 value=value, n=len(indices), source=source
             )
     _add_new_sources(fitted, framework, entries_of(sources), sources)
-    device = _chip_factors(fitted.calibration, framework, known, [r.term for r in folds])
+    device = _chip_factors(fitted, framework, known, [r.term for r in folds])
     update = {"framework": framework, "device": device}
     return replace(fitted, calibration=fitted.calibration.model_copy(update=update))
 
@@ -247,21 +271,21 @@ def _add_new_sources(
         inside = deviation({**factors, "source": 0.0}, sizes)
         needed.append(math.sqrt(max((log_ratio / Z80) ** 2 - inside**2, 0.0)))
     value = _weighted_quantile(needed, [weight for _, _, weight in entries], 0.8)
-    source = f"{SOURCE}: residuals of sources left out"
+    source = f"{fitted.source}: residuals of sources left out"
     for parameters in framework.values():
         if "spread_own" in parameters and parameters is not framework["default"]:
             parameters["spread_source"] = Parameter(value=value, n=len(found), source=source)
 
 
 def _chip_factors(
-    calibration: Calibration,
+    fitted: RunFit,
     framework: Mapping[str, dict[str, Parameter]],
     entries: Sequence[tuple[dict[str, float], float, float]],
     terms: Sequence[Term],
 ) -> dict[str, dict[str, Parameter]]:
     """The devices' parameters with the factor by which the intervals of a chip hold 80 % of its rows."""
-    device = {key: dict(parameters) for key, parameters in calibration.device.items()}
-    whole = calibration.model_copy(update={"framework": dict(framework)})
+    device = {key: dict(parameters) for key, parameters in fitted.calibration.device.items()}
+    whole = fitted.calibration.model_copy(update={"framework": dict(framework)})
     for members in CHIPS.values():
         mine = [i for i, term in enumerate(terms) if term.shape.device.name in members]
         if len(mine) < FEWEST_ROWS:
@@ -270,7 +294,7 @@ def _chip_factors(
         widths = [Z80 * deviation(entries[i][0], each) for i, each in zip(mine, sizes, strict=True)]
         ratios = [abs(entries[i][1]) / width for i, width in zip(mine, widths, strict=True)]
         value = _weighted_quantile(ratios, [entries[i][2] for i in mine], 0.8)
-        source = f"{SOURCE}: residuals of rows left out"
+        source = f"{fitted.source}: residuals of rows left out"
         for name in members:
             device.setdefault(name, {})["spread_factor"] = Parameter(value=value, n=len(mine), source=source)
     return device

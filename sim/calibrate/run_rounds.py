@@ -15,6 +15,7 @@ from pathlib import Path
 from sim.calibrate.run_priors import SOURCE, UNKNOWN, prior_of, without_fits
 from sim.calibrate.run_residuals import (
     ITERATIONS,
+    Residual,
     fold_of,
     left_out,
     lot_of,
@@ -48,12 +49,15 @@ class Rounds:
         The given calibration with all fitted parameters in place of those of earlier fits.
     fit_mape, fold_mape, framework_mape : dict
         MAPE in percent by source: of the fit, of rows left out in five folds, of frameworks left out.
+    source : str
+        How the source of every fitted parameter begins.
     """
 
     calibration: Calibration
     fit_mape: dict[str, float]
     fold_mape: dict[str, float] = field(default_factory=dict)
     framework_mape: dict[str, float] = field(default_factory=dict)
+    source: str = SOURCE
 
     def entries(self) -> list[tuple[str, str, str, Parameter]]:
         """(Section, key, name, parameter) of everything that was fitted."""
@@ -62,7 +66,7 @@ class Rounds:
             for section in ("device", "framework")
             for key, parameters in getattr(self.calibration, section).items()
             for name, parameter in parameters.items()
-            if parameter.source.startswith(SOURCE)
+            if parameter.source.startswith(self.source)
         ]
 
     def fitted_only(self, name: str) -> Calibration:
@@ -88,6 +92,7 @@ def fit_rounds(
     folds: bool = True,
     scratch: bool = False,
     warm: bool = False,
+    source: str = SOURCE,
     workers: int = 2,
     cache: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
@@ -109,6 +114,8 @@ def fit_rounds(
     warm : bool
         With ``scratch``: simulate the first round with ``default`` as it is, and start the search there. The
         priors stay those of the cited values.
+    source : str
+        Source of the fitted parameters.
     workers, cache
         As in :func:`sim.validate.runs.predict_all`.
     progress : callable, optional
@@ -124,7 +131,7 @@ def fit_rounds(
         simulated = {p.id: p.step_time_s for p in found if p.step_time_s is not None}
         terms = make_terms(some, simulated, present)
         progress(f"fitting {len(terms)} runs")
-        fitted = fit_runs(terms, prior, start=present)
+        fitted = fit_runs(terms, prior, start=present, source=source)
         if not fitted.knobs:
             must = f"have {FEWEST_ROWS} rows that share a device or a framework"
             raise InputError("DATA", must, f"{len(terms)} rows that differ")
@@ -132,16 +139,20 @@ def fit_rounds(
     errors = mape(residuals(terms, fitted.calibration))
     by_fold: dict[str, float] = {}
     by_framework: dict[str, float] = {}
+    unseen: list[Residual] = []
     if folds:
         progress("leaving out folds and frameworks")
         unseen = left_out(terms, prior, fitted.calibration, fold_of, iterations=ITERATIONS)
+        if not unseen:
+            progress("all rows are in one fold (do they share an identifier?): no intervals for step times")
+    if unseen:
         new, unknown = of_new_sources(terms, prior, prior), left_out(terms, prior, prior, software)
         by_fold, by_framework = mape(unseen), mape(unknown)
         fitted = with_spread(fitted, unseen, new, unknown or unseen, found)
-    merged = _merged(cited, fitted.calibration)
+    merged = _merged(cited, fitted.calibration, source)
     sources = tuple(sorted({run.row.group for run in runs}))
     merged = merged.model_copy(update={"fitted_sources": sources})
-    return Rounds(merged, errors, by_fold, by_framework)
+    return Rounds(merged, errors, by_fold, by_framework, source)
 
 
 def sample(runs: Sequence[Run]) -> list[Run]:
@@ -154,7 +165,7 @@ def sample(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if kept(run)]
 
 
-def _merged(cited: Calibration, fitted: Calibration) -> Calibration:
+def _merged(cited: Calibration, fitted: Calibration, source: str) -> Calibration:
     """The cited calibration, and over it what was fitted; keys in the order of the cited, then by name.
 
     What is cited for a device stays where no row has told more.
@@ -163,7 +174,7 @@ def _merged(cited: Calibration, fitted: Calibration) -> Calibration:
     for name in ("device", "framework"):
         table = {key: dict(parameters) for key, parameters in getattr(cited, name).items()}
         for key, parameters in sorted(getattr(fitted, name).items()):
-            told = [name for name, p in parameters.items() if p.source.startswith(SOURCE)]
+            told = [name for name, p in parameters.items() if p.source.startswith(source)]
             kept = set(table.get(key, ())) if key != UNKNOWN else set()
             mine = {n: parameters[n] for n in sorted(told) if parameters[n].n or n not in kept}
             if mine:

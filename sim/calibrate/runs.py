@@ -180,12 +180,15 @@ class RunFit:
         Runs that depend on each parameter.
     calibration : Calibration
         The calibration with the fitted values and their 80 % intervals.
+    source : str
+        Source of the fitted parameters.
     """
 
     knobs: list[Knob]
     fit: Fit
     rows: list[int]
     calibration: Calibration
+    source: str = SOURCE
 
 
 class Objective:
@@ -297,6 +300,7 @@ def fit_runs(
     *,
     start: Calibration | None = None,
     iterations: int = 16,
+    source: str = SOURCE,
 ) -> RunFit:
     """Fit all knobs to the measured step times of ``terms``.
 
@@ -310,10 +314,12 @@ def fit_runs(
         Where the search starts; the prior if absent.
     iterations : int
         Steps of the search.
+    source : str
+        Source of the fitted parameters.
     """
     knobs = knobs_for(terms)
     if not knobs:  # so few rows that they tell nothing
-        return RunFit([], Fit(np.zeros(0), np.zeros(0), 0.0), [], prior)
+        return RunFit([], Fit(np.zeros(0), np.zeros(0), 0.0), [], prior, source)
     objective = Objective(terms, knobs, prior)
     mean = np.array([start_of(prior, knob) for knob in knobs])
     fit = least_squares(
@@ -330,7 +336,7 @@ def fit_runs(
     def parameter(index: int, value: float) -> Parameter:
         half = Z80 * float(fit.deviation[index])
         low, high = value * math.exp(-half), min(value * math.exp(half), knobs[index].upper)
-        return Parameter(value=value, low=low, high=max(high, value), n=rows[index], source=SOURCE)
+        return Parameter(value=value, low=low, high=max(high, value), n=rows[index], source=source)
 
     fitted = with_values(prior, knobs, np.exp(fit.x), parameter)
-    return RunFit(knobs, fit, rows, fitted)
+    return RunFit(knobs, fit, rows, fitted, source)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.cli.output import console, emit_json, grid, note, number
+from sim.cli.output import console, emit_json, grid, note, number, refuse_overwriting
 from sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def runs(
     The default calibration is where the search starts; what was fitted is written, to be merged over it.
     """
     from sim.calibrate.calibration_text import calibration_yaml
+    from sim.calibrate.run_priors import SOURCE, source_of
+    from sim.calibrate.run_residuals import distinct
     from sim.calibrate.run_rounds import fit_rounds
     from sim.calibrate.runs import FEWEST_ROWS
     from sim.catalog import default_catalog
@@ -55,8 +57,10 @@ def runs(
     from sim.validate.runs_loader import load_runs
 
     catalog = default_catalog()
-    rows = [row for file in files for row in read_rows(file) if row.split in ("calibration", "")]
-    loaded = load_runs(rows, catalog)
+    for file in files:
+        refuse_overwriting("--output", output, "DATA", file)
+    rows = [row for file in files for row in read_rows(file, "DATA") if row.split in ("calibration", "")]
+    loaded = load_runs(distinct(rows), catalog)
     known = [run for run in loaded.runs if run.measured_s]
     left_out = _left_out(loaded)
     if len(known) < FEWEST_ROWS:
@@ -71,6 +75,7 @@ def runs(
         folds=folds,
         scratch=scratch,
         warm=warm,
+        source=SOURCE if scratch else source_of(files),
         workers=workers,
         cache=cache_folder(),
         progress=note,
@@ -88,8 +93,7 @@ def runs(
 def _left_out(loaded: Loaded) -> str:
     """How many rows tell nothing, and why; empty if all do."""
     reasons = Counter(item.reason.rstrip(".") for item in loaded.skipped)
-    if unmeasured := sum(not run.measured_s for run in loaded.runs):
-        reasons["no step time"] = unmeasured
+    reasons.update(run.unmeasured.rstrip(".") or "no step time" for run in loaded.runs if not run.measured_s)
     listed = [f"{reason} ({count})" for reason, count in reasons.most_common(_SHOWN)]
     more = f", and {len(reasons) - _SHOWN} other reasons" if len(reasons) > _SHOWN else ""
     return f"Left out {reasons.total()} rows: {'; '.join(listed)}{more}." if reasons else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -170,3 +171,15 @@ def save_fabric(source: Any, path: str) -> None:
     except (OSError, ValueError) as error:
         raise InputError("--plot", f"be a writable figure file ({error})", path) from None
     note(f"figure: {path}")
+
+
+def refuse_overwriting(option: str, path: str | None, other: str, given: str | None) -> None:
+    """Refuse an output that is the very file that is read.
+
+    Raises
+    ------
+    InputError
+        ``path`` of ``option`` and ``given`` of ``other`` are the same file.
+    """
+    if path and given and os.path.realpath(path) == os.path.realpath(given):
+        raise InputError(option, f"be another file than {other}", path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sim.cli.output import MISSING, console, emit_json, escape, grid, note, number
+from sim.cli.output import MISSING, console, emit_json, escape, grid, note, number, refuse_overwriting
 from sim.cli.validate_collectives import collectives
 from sim.cli.validate_recordings import recordings
 
@@ -61,6 +61,8 @@ def runs(
     from sim.catalog import Catalog
     from sim.validate.report import validate_runs
 
+    for option, path in (("--out", out), ("--markdown", markdown)):
+        refuse_overwriting(option, path, "--measurements", measurements)
     catalog = Catalog()
     report = validate_runs(
         measurements,

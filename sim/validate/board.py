@@ -142,7 +142,7 @@ def _line(group: str, regime: str, scored: Sequence[Scored], skipped: Sequence[S
 def _reason(scored: Scored) -> str:
     if not scored.prediction.ok:
         return f"{scored.prediction.status}: {scored.prediction.message.split(' Got ')[0][:90]}"
-    return "no measured step time"
+    return scored.run.unmeasured or "no measured step time"
 
 
 def _errors(line: Line, scored: Sequence[Scored]) -> None:

@@ -40,17 +40,17 @@ def model_of(row: Row, framework: Framework) -> tuple[str, Params, list[str]]:
         There is no generator for the model, or its sizes are not known.
     """
     generator, params, assumed = _architecture(row, framework)
-    return generator, {**params, **_adapters(row, assumed)}, assumed
+    return generator, {**params, **_adapters(row, params.get("hidden"), assumed)}, assumed
 
 
 _ADAPTED = r"(?<!no )(?<!without )\b(q-?)?lora\b|(?<!no )\bpeft\b(?!\s*[=:]?\s*none)"
-_RANK = r"(?:rank|\br)[ =:]*(\d+)|(\d+)[ -]*rank"
+_RANK = r"(?:rank|\br)[ =:]*((?<=[ =:])-\d+(?:\.\d+)?|\d+(?:\.\d+)?)|(\d+)[ -]*rank"
 ADAPTER_RANK, QLORA_BITS = 16, 4.127
 """Rank where a row states none (MLPerf's and NeMo's Llama 2 70B: 16 and 32; PEFT's default: 8); bits of a
 weight of QLoRA with double quantisation (Dettmers et al. 2023, arXiv:2305.14314, section 3)."""
 
 
-def _adapters(row: Row, assumed: list[str]) -> Params:
+def _adapters(row: Row, width: int | None, assumed: list[str]) -> Params:
     """Fields of :class:`~sim.architecture.adapters.Adapters` where a row trains low-rank adapters."""
     columns = ("model", "framework", "family", "source_detail", "notes")
     text = re.sub("_", "-", " ".join(row.text(column) for column in columns).lower())
@@ -59,11 +59,19 @@ def _adapters(row: Row, assumed: list[str]) -> Params:
     stated = re.search(_RANK, text)
     if not stated:
         assumed.append("adapter_rank")
-    rank = int(stated[1] or stated[2]) if stated else ADAPTER_RANK
+    rank = _whole_rank(stated[1] or stated[2], width) if stated else ADAPTER_RANK
     found: Params = {"adapter_rank": rank}
     if re.search(r"mlperf|mlcommons|attention[- ]only|attention-qkv|q-proj(?!.*(gate|up|fc1))", text):
         found["adapter_targets"] = "attention"
     return {**found, "frozen_bits": QLORA_BITS} if re.search(r"\bq-?lora\b|nf4|4-?bit", text) else found
+
+
+def _whole_rank(text: str, width: int | None) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise Unsupported(f"adapter rank: must be a whole number of at least 1. Got {text}.")
+    if width is not None and int(text) > width:
+        raise Unsupported(f"adapter rank: must be at most the model's width, {width:,}. Got {text}.")
+    return int(text)
 
 
 def _architecture(row: Row, framework: Framework) -> tuple[str, Params, list[str]]:

@@ -68,7 +68,7 @@ class Report:
 
 def _record(item: Scored) -> dict[str, Any]:
     prediction = item.prediction
-    message = prediction.message
+    message = "; ".join(filter(None, [prediction.message, item.run.unmeasured]))
     if item.run.assumed:
         message = "; ".join(filter(None, [message, "assumed: " + " ".join(item.run.assumed)]))
     values = (

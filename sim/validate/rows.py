@@ -93,7 +93,7 @@ def _cell(text: str | None) -> str:
     return "" if stripped.lower() in _BLANK else stripped
 
 
-def read_rows(path: str | Path) -> list[Row]:
+def read_rows(path: str | Path, field: str = "--measurements") -> list[Row]:
     """Read a file of runs.
 
     Parameters
@@ -101,6 +101,8 @@ def read_rows(path: str | Path) -> list[Row]:
     path : path
         CSV with a header. Columns may be missing, others may be there, in any order; names are taken without
         regard to case and blanks. A row without an identifier gets that of its line.
+    field : str
+        What errors call the file.
 
     Raises
     ------
@@ -118,11 +120,9 @@ def read_rows(path: str | Path) -> list[Row]:
             ]
     except (OSError, csv.Error) as error:
         hint = (getattr(error, "strerror", None) or str(error)).splitlines()[0]
-        raise InputError("--measurements", "be a readable CSV file", str(path), hint=hint) from None
+        raise InputError(field, "be a readable CSV file", str(path), hint=hint) from None
     if not set(COLUMNS) & set(header):
-        raise InputError(
-            "--measurements", f"have a header with columns such as {', '.join(COLUMNS)}", str(path)
-        )
+        raise InputError(field, f"have a header with columns such as {', '.join(COLUMNS)}", str(path))
     return rows
 
 

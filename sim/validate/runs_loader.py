@@ -28,7 +28,7 @@ from sim.validate.hardware import Unsupported, build_cluster, gpu_count
 from sim.validate.models import WORDS_PER_SAMPLE, default_batch, model_of
 from sim.validate.named_models import GNMT_TOKENS, Params
 from sim.validate.rows import Row
-from sim.validate.throughput import step_seconds
+from sim.validate.throughput import measured_step
 
 TIERS_REFUSED = ("X",)
 
@@ -43,6 +43,13 @@ _DTYPES = (
     (r"int8", "int8"),
 )
 """What cells call a compute type, and what it is; the first that is found decides."""
+
+_TYPES = r"nvfp4|fp4|fp8|float8|bf16|bfloat16|fp16|float16|tf32|int8"
+_REFUSED = (
+    rf"\b(?:no|non|not|without|w/o)[ -]+({_TYPES})\b|"
+    rf"\b({_TYPES})\b[ =:]*(?:is |turned )?(?:off|disabled|false|not used)\b"
+)
+"""What cells say of a compute type that is not used."""
 
 
 SCATTERING = ("megatron", "nemo", "deepspeed")
@@ -68,6 +75,8 @@ class Run:
         Measured step time in seconds.
     assumed : tuple of str
         Columns that the row leaves open.
+    unmeasured : str
+        Why what the row says was measured is no step time; empty where it is one or nothing is said.
     """
 
     row: Row
@@ -79,6 +88,7 @@ class Run:
     micro_batches: int
     measured_s: float | None
     assumed: tuple[str, ...] = ()
+    unmeasured: str = ""
 
     @property
     def regime(self) -> str:
@@ -234,7 +244,8 @@ def load_run(row: Row, catalog: Catalog, *, fit: bool = True) -> Run:
         measured_s=None,
         assumed=tuple(dict.fromkeys(assumed)),
     )
-    run = replace(run, measured_s=step_seconds(run, _tokens(generator, params)))
+    measured, reason = measured_step(run, _tokens(generator, params))
+    run = replace(run, measured_s=measured, unmeasured=reason)
     return made_to_fit(run, catalog.calibration(("default",))) if fit else run
 
 
@@ -246,14 +257,23 @@ def _dtype(row: Row, generator: str, device: Device, assumed: list[str]) -> str:
 
     cuDNN's convolutions are in TF32 by default in all frameworks, on devices that have it.
     """
-    text = row.text("precision").lower()
+    text, refused = _precision(row)
     for pattern, dtype in _DTYPES:
         if re.search(pattern, text):
             return dtype
     assumed.append("precision")
     if not row.text("family").endswith("lm") and generator not in _LANGUAGE:
-        return "tf32" if "tf32" in device.peak_flops else "fp32"
-    return next((dtype for dtype in ("bf16", "fp16") if dtype in device.peak_flops), "fp32")
+        usual: tuple[str, ...] = ("tf32",)
+    else:
+        usual = ("bf16", "fp16")
+    return next((dtype for dtype in usual if dtype in device.peak_flops and dtype not in refused), "fp32")
+
+
+def _precision(row: Row) -> tuple[str, set[str]]:
+    """What a row says of its precision without the types that it refuses, and these."""
+    text = row.text("precision").lower()
+    refused = {first or second for first, second in re.findall(_REFUSED, text)}
+    return re.sub(_REFUSED, " ", text).strip(), refused
 
 
 _STATED_GRADIENTS = r"(?:grad|reduc)\w*[ _-]*(?:in|sync|dtype)?[ _=:-]*(fp32|float32|bf16|fp16)"
@@ -266,7 +286,7 @@ def _gradients(row: Row, framework: Framework, dtype: str) -> dict[str, bool]:
     }  # fmt: skip
     if kept_bytes(dtype) >= 4:
         return {"fp32_gradients": False, **fields}
-    text = row.text("precision").lower() or dtype
+    text = _precision(row)[0] or dtype
     stated = re.search(
         r"(grad\w*|reduc\w*)[ _-]*(in|sync|dtype)?[ _=:-]*(fp32|float32|bf16|fp16)", row.text("notes").lower()
     )

@@ -24,6 +24,29 @@ PASSES = 3.0
 """A step computes the forward's FLOPs three times; recomputation is not counted (model FLOPs)."""
 
 
+SHORTEST, LONGEST = 1e-6, 1e7
+"""Seconds; a step time outside is taken for a slip."""
+
+
+def measured_step(run: Run, tokens: int | None) -> tuple[float | None, str]:
+    """Seconds of a step, or None and why there are none; no reason where the row states nothing."""
+    found = step_seconds(run, tokens)
+    if found is not None:
+        inside = SHORTEST <= found <= LONGEST
+        wrong = f"step time: must be from {SHORTEST:g} s to {LONGEST:g} s. Got {found:.4g} s."
+        return (found, "") if inside else (None, wrong)
+    row = run.row
+    for column in ("value_native", "step_time_s"):
+        text, value = row.text(column), row.number(column)
+        if text and (value is None or value <= 0):
+            return None, f"{column}: must be a number above 0. Got {text[:40]}."
+    unit = row.text("unit_native")
+    if row.text("value_native"):
+        must = "a unit such as tokens/s, samples/s/GPU, TFLOP/s/GPU, s"
+        return None, f"unit_native: must be {must}. Got {unit[:40] or 'nothing'}."
+    return None, ""
+
+
 def step_seconds(run: Run, tokens: int | None) -> float | None:
     """Seconds of a step: as stated, else from the row's metric; ``tokens`` are those a sample counts for.
 
