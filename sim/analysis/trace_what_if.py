@@ -111,7 +111,7 @@ def scenario_what_if(
     fields = {**base_fields, **changes}
     if "strategy.dp" not in changes and _degree(changes):
         # Other degrees at the same number of devices: data parallelism takes the rest.
-        fields["strategy.dp"] = max(1, _ranks(base_fields) // _degree(changes | {"strategy.dp": 1}))
+        fields["strategy.dp"] = max(1, _ranks(base_fields) // _ranks(changes))
     ran = f"Say how the {world_size} traced ranks ran on {_name(cluster)}, e.g. --strategy dp={world_size}."
     base = _simulate(workload, cluster, base_fields, places, ("--strategy", _text(as_it_ran), ran))
     made = (edit.partition("=")[0] for edit in edits)
@@ -168,9 +168,10 @@ def _with_device(cluster: str | Cluster, name: str, catalog: Catalog) -> Cluster
 
 
 def _degree(fields: dict[str, Any]) -> int:
-    """Product of the stated degrees; 0 if none is stated."""
+    """Product of the stated degrees; 0 if none is stated. What is no number the strategy itself refuses."""
     stated = [fields[f"strategy.{name}"] for name in _DEGREES if f"strategy.{name}" in fields]
-    return math.prod(int(value) for value in stated) if stated else 0
+    whole = (int(value) for value in stated if isinstance(value, int | float) and math.isfinite(value))
+    return math.prod(whole) if stated else 0
 
 
 def _ranks(fields: dict[str, Any]) -> int:

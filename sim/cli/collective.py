@@ -184,6 +184,9 @@ def _read_matrix(path: str) -> Any:
                     raise InputError("--matrix", must, error.got, where=f"{path}:{line}") from None
     except (csv.Error, UnicodeDecodeError):
         raise InputError("--matrix", "be a CSV file of sizes in UTF-8", path) from None
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise InputError("--matrix", f"be a CSV file that can be read ({why})", path) from None
     if not rows or any(len(row) != len(rows) for row in rows):
         raise InputError("--matrix", "be as many rows as columns", path)
     return np.array(rows)

@@ -28,9 +28,19 @@ Files = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON in SI units.")]
 
+
+def _marker(value: str | None) -> str | None:
+    """Refuse the empty name, with which every annotation begins."""
+    if value is not None and not value.strip():
+        raise InputError("--step-marker", "be the beginning of a name", repr(value))
+    return value
+
+
 Marker = Annotated[
-    str,
-    typer.Option("--step-marker", metavar="NAME", help="Annotations that begin so are the steps."),
+    str | None,
+    typer.Option(
+        "--step-marker", metavar="NAME", callback=_marker, help="Annotations that begin so are the steps."
+    ),
 ]
 
 
@@ -42,13 +52,13 @@ def _group(context: typer.Context) -> None:
 
 
 @command.command("info")
-def info(files: Files, step_marker: Marker = "", json: Json = False) -> int:
+def info(files: Files, step_marker: Marker = None, json: Json = False) -> int:
     """Per rank: device, steps, kernels, compute, (exposed) communication, idle time, collectives."""
     from sim.trace.info import trace_info
     from sim.trace.read import read
 
     with progress_bar() as progress:
-        document = trace_info(read(files, marker=step_marker, progress=progress))
+        document = trace_info(read(files, marker=step_marker or "", progress=progress))
     if json:
         emit_json(document)
     else:
@@ -84,7 +94,7 @@ def replay_command(
         bool | None, typer.Option(help="Cost of stragglers by type of operation; default: for op tables.")
     ] = None,
     trace: Annotated[str, typer.Option(metavar="OUT", help="Write the replay for Perfetto.")] = "",
-    step_marker: Marker = "",
+    step_marker: Marker = None,
     json: Json = False,
 ) -> int:
     """Play a trace as it happened: the replay error first, then breakdown and critical path; and what if."""
@@ -95,7 +105,7 @@ def replay_command(
         if value and not cluster:
             hint = "Name the cluster that the traced job ran on: --cluster NAME (clusterloom list clusters)."
             raise InputError(option, "be given with --cluster", value, hint=hint)
-    found, operations = _operations(files, step_marker)
+    found, operations = _operations(files, step_marker or "")
     table = slowdowns if slowdowns is not None else bool(operations.stages)
     edits = [edit for edit in what_if or [] if not is_scenario_edit(edit)]
     others = [edit for edit in what_if or [] if is_scenario_edit(edit)]
@@ -228,7 +238,7 @@ def import_command(
         str,
         typer.Option(help="Of AICB, SimAI and GOAL: the cluster that gives the kept transfers their times."),
     ] = "",
-    step_marker: Marker = "",
+    step_marker: Marker = None,
     json: Json = False,
 ) -> int:
     """Make a workload of the model in a trace, with its measured times, and keep the job as it happened."""
@@ -237,7 +247,7 @@ def import_command(
     from sim.trace.read import read
 
     with progress_bar() as progress:
-        found = read(files, host=True, marker=step_marker, progress=progress)
+        found = read(files, host=True, marker=step_marker or "", progress=progress)
     summary = import_trace(
         found,
         output,
@@ -329,9 +339,10 @@ def _print_replay(result: Any, parts: dict[str, Any], path: list[dict[str, Any]]
         f"unmatched kernels {result.unmatched_kernels}"
     )
     if result.what_if:
-        step, speedup = seconds(result.what_if["step_s"]), number(result.what_if["speedup"])
+        step, speedup = seconds(result.what_if["step_s"]), result.what_if["speedup"]
         edits = ", ".join(result.what_if["edits"]) or "simulated as it ran"
-        screen.print(escape(f"what if {edits}: step {step}, {speedup} times as fast"))
+        than = "as traced it takes no time" if speedup is None else f"{number(speedup)} times as fast"
+        screen.print(escape(f"what if {edits}: step {step}, {than}"))
         if result.what_if.get("note"):
             screen.print(escape(result.what_if["note"]))
     if result.ideal_step_s is not None:

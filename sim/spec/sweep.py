@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -36,12 +36,50 @@ def _check(field: str, value: Any) -> Any:
         for point in value:
             _check_fields(point)
     else:
+        refuse_shared(value)
         for name, values in value.items():
             if not values:
                 refuse("have at least one value", field=name)
             for item in values:
                 _check_fields(item if is_bundle(name, item) else [name])
     return value
+
+
+def _check_lists(value: Any) -> Any:
+    """Refuse axes that are no lists, before anything else is said about them."""
+    if isinstance(value, Mapping):
+        for name, values in value.items():
+            if not isinstance(name, str):
+                refuse("have names of fields or labels as keys", repr(name), hint="Put it into quotes.")
+            if not isinstance(values, list | tuple):
+                refuse("be a list of values", repr(values), field=name)
+    elif value != "taxonomy":
+        refuse("be a mapping from dotted fields to lists of values, or taxonomy", repr(value))
+    return value
+
+
+def refuse_shared(axes: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse two axes that set the same field: one would silently undo the other."""
+    owner: dict[str, str] = {}
+    for axis, values in axes.items():
+        fields = {
+            field
+            for item in values
+            for name, value in (item if is_bundle(axis, item) else {axis: item}).items()
+            for field in _fields(str(name), value)
+        }
+        for field in sorted(fields):
+            if field in owner:
+                hint = f"Axis {owner[field]} sets it too."
+                raise InputError(f"axes.{axis}", "set fields that no other axis sets", field, hint=hint)
+        owner |= dict.fromkeys(fields, axis)
+
+
+def _fields(name: str, value: Any) -> list[str]:
+    """Dotted fields that a value sets: of a mapping those inside it."""
+    if not isinstance(value, Mapping) or not value:
+        return [name]
+    return [field for key, item in value.items() for field in _fields(f"{name}.{key}", item)]
 
 
 def is_bundle(axis: str, value: Any) -> bool:
@@ -105,6 +143,11 @@ class Grid(Spec):
         (), description="explicit points, beside the product of the axes"
     )
 
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _lists(cls, value: Any) -> Any:
+        return _check_lists(value)
+
     @field_validator("axes", "set", "points")
     @classmethod
     def _known_roots(cls, value: Any, info: ValidationInfo) -> Any:
@@ -147,6 +190,11 @@ class Sweep(CatalogSpec):
     where: str | None = Field(None, description="condition on result columns, e.g. peak_memory_bytes<80GB")
     objective: str | None = Field(None, description="result column to rank by")
     seed: int = Field(0, ge=0, description="root of all random draws")
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _lists(cls, value: Any) -> Any:
+        return _check_lists(value)
 
     @field_validator("axes", "set", "points")
     @classmethod

@@ -19,10 +19,10 @@ from typing import Any
 from sim.errors import InputError
 from sim.spec import Scenario
 from sim.sweep import table as tables
-from sim.sweep.columns import direction, names_hint
+from sim.sweep.columns import direction
 from sim.sweep.engines import Engine, usable_cpus
 from sim.sweep.evaluate import Task
-from sim.sweep.plan import Plan, Point
+from sim.sweep.plan import Plan, Point, check_objective
 from sim.sweep.runner import Progress, Session, SweepResult, open_session
 from sim.sweep.where import Where
 
@@ -89,9 +89,7 @@ def search(
     start = time.perf_counter()
     if wanted.count < 1:
         raise InputError("--best", "be at least 1", wanted.count)
-    if wanted.objective not in plan.columns:
-        hint = names_hint(wanted.objective, plan.columns)
-        raise InputError("--objective", "be a column of the table", wanted.objective, hint=hint)
+    check_objective(plan, wanted.objective, "--objective")
     if wanted.where:
         Where.parse(wanted.where).check(plan.columns)
     with open_session(plan, engine, num_workers, store) as session:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,6 +176,24 @@ def names_hint(wanted: str, columns: Collection[str]) -> str:
     close = difflib.get_close_matches(wanted, list(columns), 1, 0.4)
     listed = ", ".join(name for name, column in BY_NAME.items() if column.better and name in columns)
     return f"{f'Try {close[0]}. ' if close else ''}Columns: {listed}, and fields that vary."
+
+
+def numeric_columns(parameters: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Columns that points can be ranked by: measured ones that are no text, and fields with numbers only.
+
+    Parameters
+    ----------
+    parameters : iterable of mapping
+        Leading columns of each point.
+    """
+    texts, seen = set[str](), dict[str, None]()
+    for point in parameters:
+        for name, value in point.items():
+            seen[name] = None
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+                texts.add(name)
+    own = [name for name in seen if name not in texts]
+    return own + [name for name, column in BY_NAME.items() if name not in seen and column.kind != "text"]
 
 
 def direction(name: str) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 from sim.errors import ClusterloomError, InputError
 from sim.spec import Scenario, Strategy, Sweep
-from sim.spec.sweep import is_bundle, limit_points
-from sim.sweep.columns import BY_NAME, names_hint
+from sim.spec.sweep import is_bundle, limit_points, refuse_shared
+from sim.sweep.columns import BY_NAME, names_hint, numeric_columns
 from sim.sweep.comparison import taxonomy_axes, with_labels
 from sim.sweep.context import Context, canonical
 from sim.sweep.evaluate import failure
@@ -103,10 +103,18 @@ def plan_sweep(
         raise
     plan = with_labels(plan, chosen)
     wanted = objective or sweep.objective or ""
-    if wanted and wanted not in plan.columns:
-        field = "--objective" if objective else "objective"
-        raise InputError(field, "be a column of the table", wanted, hint=names_hint(wanted, plan.columns))
+    if wanted:
+        check_objective(plan, wanted, "--objective" if objective else "objective")
     return replace(plan, objective=wanted)
+
+
+def check_objective(plan: Plan, wanted: str, field: str) -> None:
+    """Refuse to rank by what is no column, or none of numbers."""
+    numeric = numeric_columns(point.parameters for point in plan.points)
+    if wanted not in numeric:
+        known = wanted in plan.columns
+        must = "be a numeric column" if known else "be a column of the table"
+        raise InputError(field, must, wanted, hint=names_hint(wanted, numeric))
 
 
 def plan_axes(
@@ -122,6 +130,7 @@ def plan_axes(
         if isinstance(values, str) or not isinstance(values, Iterable) or not list(values):
             raise InputError(f"axes.{axis}", "be a list with at least one value", values)
     limit_points(axes.values())
+    refuse_shared({canonical(axis): list(values) for axis, values in axes.items()})
     choices = [
         [item if is_bundle(canonical(axis), item) else {axis: item} for item in values]
         for axis, values in axes.items()

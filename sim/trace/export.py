@@ -37,6 +37,8 @@ def export(trace: Trace, target: Path, form: str = "") -> list[Path]:
     list of Path
         The files written.
     """
+    if target.is_dir() or target.name.startswith("."):
+        raise InputError("-o", "be a file or the beginning of file names, no folder", str(target))
     form = form or _form_of(target.name)
     if form not in FORMATS:
         raise InputError("--format", f"be one of {', '.join(FORMATS)}", form)

@@ -50,6 +50,7 @@ def goal_operations(ranks: list[RankTrace], issues: Issues) -> Operations:
         ops.after(number[place], *(number[source] for source in needs[place]))
     sends = sum(task.op == "send" for rank in ranks for task in rank.goal)
     issues.add("message_without_time", sends)
+    issues.add("bad_row", sum(rank.issues.counts["bad_row"] for rank in ranks))
     return ops
 
 
@@ -74,6 +75,8 @@ def _needs(
     for key in {**sent, **received}:
         for source, target in zip(sent[key], received[key], strict=False):
             needs[target].append(source)
+            sizes = {schedules[row][at].amount for row, at in (source, target)}
+            issues.add("message_size_differs", len(sizes) - 1)
         issues.add("peer_missing", abs(len(sent[key]) - len(received[key])))
     return needs
 

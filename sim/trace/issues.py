@@ -65,6 +65,7 @@ MEANING: dict[str, str] = {
     "dependency_between_threads_unknown": "timelines that do not say what a thread waits for on others",
     "message_without_time": "messages without times: they take none; --cluster gives them some",
     "transfer_not_priced": "transfers whose ranks or bytes are not stated; their time stays as it is",
+    "message_size_differs": "messages whose receive states other bytes than their send; the send's count",
     "peer_missing": "sends and receives without their counterpart; as long as measured",
     "et_operators_joined": "operators whose shapes come from the execution trace of the same rank",
     "et_operators_unmatched": "operators that the execution trace of the rank does not have; shapes unknown",

@@ -145,10 +145,8 @@ def replay(
         place, other = elsewhere if elsewhere is not None else ("", operations)
         edits = [*([place] if place else []), *(edits or [])]
         shown = play_operations(edited(other, edits[bool(place) :]))
-        ratio = steps_length(shown) / (steps_length(played) or 1.0)
-        ratio = ratio if abs(ratio - 1) > ROUNDING else 1.0
-        step = replayed * ratio
-        result.what_if = {"edits": list(edits), "step_s": step, "speedup": 1 / ratio if ratio else None}
+        step, speedup = _changed_step(played, shown, replayed)
+        result.what_if = {"edits": list(edits), "step_s": step, "speedup": speedup}
         after = {row["type"]: row for row in _kinds(shown)}
         for row in result.kinds:
             row["edited_s"] = after[row["type"]]["replayed_s"]
@@ -157,6 +155,19 @@ def replay(
     if slowdowns:
         result.slowdowns, result.undelayed_step_s, result.ideal_step_s = straggler_slowdowns(operations)
     return result, shown
+
+
+def _changed_step(played: Played, shown: Played, replayed: float) -> tuple[float, float | None]:
+    """Seconds of a step of the changed job, and how many times as fast it is.
+
+    A job that took no time, as messages without times do, cannot be scaled: its changed step stands alone.
+    """
+    before, after = steps_length(played), steps_length(shown)
+    if not before:
+        return after / max(1, len({mark["name"] for mark in _marks(shown)})), None
+    ratio = after / before
+    ratio = ratio if abs(ratio - 1) > ROUNDING else 1.0
+    return replayed * ratio, 1 / ratio if ratio else None
 
 
 def _marks(played: Played) -> list[dict[str, Any]]:
@@ -370,7 +381,10 @@ def _selected(operations: Operations, name: str) -> list[int]:
     }
     if name in categories:
         return [row for row, category in enumerate(operations.category) if category in categories[name]]
-    if name.startswith("rank:") and name[5:].isdigit() and int(name[5:]) in operations.ranks:
+    if name.startswith("rank:"):
+        if name[5:] not in map(str, operations.ranks):
+            ranks = ", ".join(map(str, operations.ranks[:8])) + (", ..." if len(operations.ranks) > 8 else "")
+            raise InputError("--what-if", f"name a rank of the trace ({ranks})", name)
         wanted = operations.ranks.index(int(name[5:]))
         owned = zip(operations.category, operations.rank, strict=True)
         return [row for row, (category, rank) in enumerate(owned) if category == DEVICE and rank == wanted]

@@ -67,6 +67,12 @@ REFUSED: list[Case] = [
         )
     ),
     Case(
+        "offload-blocks",
+        {"offload_activations": True, "offload_blocks": 13},
+        "offload_blocks",
+        "be at most the number of blocks of gpt (12)",
+    ),
+    Case(
         "sparse-replicas",
         {"sparse_embeddings": "servers", "state": "zero1"},
         "sparse_embeddings",

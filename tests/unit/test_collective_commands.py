@@ -77,6 +77,7 @@ def test_rows_that_say_too_little_are_counted(
         ["validate", "collectives", "--measurements", "no-such-file.csv"],
         ["validate", "collectives", "--hold-out", "weekdays"],
         ["calibrate", "collectives", "no-such-file.log", "-o", "x.yaml"],
+        ["collective", "all_to_allv", "dgx-a100", "--matrix", "no-such-file.csv"],
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

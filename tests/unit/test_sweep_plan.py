@@ -208,3 +208,29 @@ def test_a_ranking_says_where_a_sample_is_not_worth_the_same(rules: list[str], k
     assert said in line
     assert bool(said) == bool(line)
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        (
+            "a: [{strategy.tp: 1}, {strategy.tp: 2}], b: [{strategy.tp: 2}]",
+            "axes.b: must set fields that no other axis sets. Got strategy.tp. Axis a sets",
+        ),
+        ("strategy: [{tp: 2}], strategy.tp: [4]", "Got strategy.tp. Axis strategy sets it too."),
+        ("strategy.tp: 3", "axes.strategy.tp: must be a list of values. Got 3. (:5)"),
+        ("7: [3]", "axes: must have names of fields or labels as keys. Got 7."),
+    ],
+)
+def test_axes_are_lists_of_fields_of_their_own(axes: str, said: str):
+    with pytest.raises(InputError) as error:
+        sweep_of(f"workload: bert-base\ncluster: v100-dlperf\naxes: {{{axes}}}\n")
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("objective", ["strategy", "status"])
+def test_an_objective_has_numbers(objective: str):
+    sweep = sweep_of("workload: bert-base\ncluster: v100-dlperf\naxes: {strategy.dp: [1, 2]}\n")
+    with pytest.raises(InputError, match=f"--objective: must be a numeric column. Got {objective}"):
+        plan_sweep(sweep, objective=objective)
+    assert plan_sweep(sweep, objective="strategy.dp").objective == "strategy.dp"

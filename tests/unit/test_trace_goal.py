@@ -83,6 +83,23 @@ def test_missing_partners_are_counted_and_circles_refused(tmp_path: Path) -> Non
         )
 
 
+def test_messages_that_do_not_fit_are_counted(tmp_path: Path) -> None:
+    text = (
+        "num_ranks 2\nrank 0 {\nl1: send 10b to 1\nl2: send 8b to 7\n}\n"
+        "rank 1 {\nl1: recv -5b from 0\nl2: recv 20b from 0\n}\n"
+    )
+    counts = schedule(tmp_path, text).issues.counts
+    assert (counts["message_size_differs"], counts["peer_missing"], counts["bad_row"]) == (1, 1, 1)
+
+
+def test_a_job_without_any_time_gets_the_edited_step(tmp_path: Path) -> None:
+    text = "num_ranks 2\nrank 0 {\nl1: send 10b to 1 tag 0\n}\nrank 1 {\n}\n"
+    result, _ = replay(schedule(tmp_path, text), ["latency=5us", "bandwidth=1GB/s"])
+    assert result.what_if is not None
+    assert result.what_if["step_s"] == pytest.approx(5.01e-6)
+    assert result.what_if["speedup"] is None
+
+
 @pytest.mark.parametrize("edit", ["latency=5", "latency=0s", "bandwidth=3us", "bandwidth=", "latency=-1us"])
 def test_what_is_no_quantity_is_refused(tmp_path: Path, edit: str) -> None:
     with pytest.raises(InputError, match="--what-if") as error:

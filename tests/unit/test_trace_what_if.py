@@ -8,13 +8,15 @@ import pytest
 
 from sim.analysis.trace_what_if import ScenarioWhatIf, scenario_what_if
 from sim.catalog import default_catalog
+from sim.cli.main import main
+from sim.errors import InputError
 from sim.spec import Workload
 from sim.trace.operations import Operations
 from sim.trace.read import read
 from sim.trace.replay import replay
 from sim.trace.to_graph import operations_of
 from sim.trace.to_workload import to_workload
-from tests.trace_samples import BASE_TS, kernel, kineto, launch, operator, step, write
+from tests.trace_samples import BASE_TS, kernel, kineto, launch, operator, step, two_stream_rank, write
 
 SHIPPED = "workloads/traces/transformer_cpu.json.gz"
 
@@ -117,3 +119,23 @@ def test_without_overlap_all_communication_is_exposed(workload: Workload) -> Non
     assert hidden == pytest.approx(
         found.base.overlap_fraction * found.changed.parts["exposed_comm_s"], rel=0.1
     )
+
+
+@pytest.mark.parametrize("edit", ["tp=x", "strategy.tp=x", "tp=[1]", "cp=x", "pp="])
+def test_a_degree_that_is_no_number_is_refused(workload: Workload, edit: str) -> None:
+    with pytest.raises(InputError, match="must be a whole number"):
+        what_if(workload, edit)
+
+
+def test_options_of_traces_that_say_nothing_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = str(write(tmp_path, two_stream_rank(0)))
+    for arguments, said in (
+        (["export", trace, "-o", str(tmp_path)], "-o: must be a file"),
+        (["export", trace, "-o", str(tmp_path / ".json")], "-o: must be a file"),
+        (["info", trace, "--step-marker", ""], "--step-marker: must"),
+        (["replay", trace, "--what-if", "rank:99=2"], "must name a rank of the trace (0). Got rank:99."),
+    ):
+        assert main(["trace", *arguments]) == 2
+        assert said in capsys.readouterr().err

@@ -30,6 +30,16 @@ def servers_have_a_role(c: Context) -> Finding | None:
     )
 
 
+@RULES.refuse("offload-blocks", "offload_blocks", "activations are offloaded of blocks that the model has")
+def offloaded_blocks_exist(c: Context) -> Finding | None:
+    """No more offloaded blocks than blocks."""
+    given, blocks = c.strategy.offload_blocks, c.workload_facts.num_blocks
+    if given is None or given <= blocks:
+        return None
+    must = f"be at most the number of blocks of {c.workload.name} ({blocks})"
+    return Finding("strategy.offload_blocks", must, given, ({"strategy.offload_blocks": None},))
+
+
 @RULES.refuse(
     "servers-colocated", "num_servers state", "a co-located server shares the host of at least one worker"
 )
