@@ -154,4 +154,5 @@ def test_resnet50_needs_compression_on_ten_gigabits_and_none_on_a_hundred() -> N
     assert throughput(10) < by_half < by_five
     assert throughput(10) < 0.8 * best
     assert by_five > 0.95 * best
-    assert throughput(100, compression="vector_quant", compression_ratio=0.2) < 1.03 * best
+    # What is left of the gain: computation is slower beside communication, and there is less of it.
+    assert throughput(100, compression="vector_quant", compression_ratio=0.2) < 1.05 * best
