@@ -229,10 +229,17 @@ class _Rank:
         now, previous = 0.0, -1
         waits: list[tuple[int, int]] = []
         begun: dict[str, tuple[int, float]] = {}
+        alone = not len(self._host_rows())
         for call in calls:
             at = max(call.start, now)
-            operation = ops.add(row, "host", HOST, "host", now, at, type="host")
+            # Where no host issues what the device runs, a step ends with the last of it.
+            last = self._ended(at) if alone and call.kind == "end" else -1
+            since = max(now, float(self.end[last])) if last >= 0 else now
+            work = max(at - since, 0.0)
+            operation = ops.add(row, "host", HOST, "host", now, at, type="host", work=work)
             ops.after(operation, previous)
+            if last >= 0:
+                waits.append((operation, last))
             now, previous = at, operation
             self.issuer[call.spans] = operation
             self.backward[call.spans] = call.backward
@@ -254,6 +261,11 @@ class _Rank:
                 if span >= 0:
                     waits.append((previous, span))
         return waits
+
+    def _ended(self, time: float) -> int:
+        """The span that is the last to end by ``time``; -1 if none does."""
+        place = int(np.searchsorted(self.ends, time + 1e-9, "right")) - 1
+        return int(self.by_end[place]) if place >= 0 else -1
 
     def _awaited(self, call: _Call) -> int:
         """The span that a blocking call waited for: the last to end inside it of those issued before."""

@@ -271,3 +271,13 @@ def test_a_measured_export_keeps_what_waited(tmp_path: Path) -> None:
     tasks, edges = _edges(path)
     (again,) = export(read([path], host=True), tmp_path / "again.json")
     assert _edges(again) == (tasks, edges)
+
+
+def test_edits_of_a_simulated_export_change_its_step(trace: Path) -> None:
+    """No host issued what a simulation ran: a step ends with its last task, not when it did."""
+    operations = operations_of(read([trace], host=True))
+    plain, _ = replay(operations)
+    halved, _ = replay(operations, ["compute=0.5"])
+    assert plain.replayed_step_s == pytest.approx(plain.measured_step_s, rel=1e-6)
+    assert halved.what_if is not None
+    assert 0.4 * plain.replayed_step_s < halved.what_if["step_s"] < 0.9 * plain.replayed_step_s
