@@ -60,6 +60,12 @@ class Edges:
     def __len__(self) -> int:
         return len(self._target)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the same pairs were added in the same order."""
+        return isinstance(other, Edges) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
 
 @dataclass
 class Operations:

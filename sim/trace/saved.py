@@ -138,6 +138,7 @@ def _operations(arrays: dict[str, Any], header: dict[str, Any]) -> Operations:
         ranks,
         issues,
         **columns,
+        row=array("i", [-1]) * count,  # the spans stayed with the trace
         edges=Edges((int(a), int(b)) for a, b in edges),
         marks=[(str(name), rank, first, last, seconds) for name, (rank, first, last), seconds in names],
         stages=tuple(int(stage) for stage in header["stages"]),

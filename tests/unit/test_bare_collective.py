@@ -148,7 +148,7 @@ def test_a_matrix_gives_the_size(capsys: pytest.CaptureFixture[str], tmp_path: P
         (["all_reduce", "dgx-a100", "--ranks", "7-0"], "--ranks: must be device numbers"),
         (["all_reduce", "dgx-a100", "--ranks", "0-9999"], "collective.ranks"),
         (["all_reduce", "dgx-a100", "--dims", "a"], "--dims: must be whole numbers"),
-        (["all_to_allv", "dgx-a100", "--matrix", "no.csv"], "no.csv: no such file"),
+        (["all_to_allv", "dgx-a100", "--matrix", "no.csv"], "--matrix: must be a CSV file"),
         (["all_reduce", "dgx-a100", "--num-hosts", "1", "--size", "1MiB", "--plot", "a.no"], "--plot: must"),
     ],
 )  # fmt: skip
