@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from sim.analysis.collective import simulate_collective
 from sim.catalog import Catalog, default_catalog
@@ -37,7 +36,7 @@ def priced(operations: Operations, cluster: str, catalog: Catalog | None = None)
     """
     places = catalog or default_catalog()
     world = 1 + max((rank for groups in operations.groups.values() for g in groups for rank in g), default=0)
-    where = _of_size(cluster, world, places)
+    where = cluster_of(cluster, world, places)
     calibration = places.calibration(("collectives",))
     known: dict[tuple[str, float, Groups], float] = {}
     found = operations.with_work(operations.work)
@@ -65,10 +64,10 @@ def _kind(word: str) -> str:
     return "send" if word in ("recv", "send_recv") else word
 
 
-def _of_size(cluster: str, world: int, places: Catalog) -> Cluster:
-    """The cluster with the hosts that so many ranks fill."""
+def cluster_of(cluster: str, world: int, places: Catalog) -> Cluster:
+    """The cluster with the hosts that so many ranks fill; as it is where its hosts differ."""
     found = places.cluster(cluster)
     if len(found.host_types) != 1:
         return found
-    per_host: Any = sum(count for _, count in found.host_types[0].devices)
+    per_host = sum(count for _, count in found.host_types[0].devices)
     return places.cluster(cluster, num_hosts=max(1, -(-world // max(1, per_host))))

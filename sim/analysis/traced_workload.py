@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sim.analysis.collective import simulate_collective
+from sim.analysis.trace_prices import cluster_of
 from sim.catalog import Catalog
 from sim.spec import Cluster, Device, Workload
 from sim.trace.job_workload import job_workload
@@ -81,8 +82,7 @@ def _gradients(
     replicas = int(strategy.get("dp", 1))
     if not seconds or replicas < 2 or len(cluster.host_types) != 1:
         return 0.0
-    per_host = max(1, sum(count for _, count in cluster.host_types[0].devices))
-    where = catalog.cluster(cluster.name, num_hosts=max(1, -(-world // per_host)))
+    where = cluster_of(cluster.name, world, catalog)
     groups = [range(first, first + replicas) for first in range(0, world - replicas + 1, replicas)]
     result = simulate_collective(
         "reduce_scatter", where, [_PROBE], catalog.calibration(("collectives",)), ranks=groups

@@ -20,25 +20,23 @@ from typing import Any, TypeVar
 from pydantic import Field
 
 from sim.architecture.common import Generator
-from sim.architecture.images import Image, Trace
+from sim.architecture.images import Image, Trace, TraceShape
 from sim.spec.base import Spec
 from sim.spec.layer import Layer
 
 Fields = TypeVar("Fields", bound=Spec)
 
 
-class ImageShape(Spec):
+class ImageShape(TraceShape):
     """Fields of every image classifier."""
 
     image_size: int = Field(224, ge=32, description="height and width of the input, pixels")
     num_classes: int = Field(1000, ge=1, description="outputs of the last layer")
-    fused_norm: bool = Field(False, description="batch norm, residual addition and ReLU in one kernel")
-    channels_last: bool = Field(True, description="layout of the tensors is that of tensor cores (NHWC)")
 
 
 def alexnet(shape: ImageShape) -> tuple[Layer, ...]:
     """AlexNet as in torchvision (one tower, "One weird trick", Krizhevsky 2014)."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     image = Image(3, shape.image_size, shape.image_size)
     plan = [
         (64, 11, 4, 2, True),
@@ -64,7 +62,7 @@ _VGG = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2
 
 def vgg(shape: ImageShape, depth: int) -> tuple[Layer, ...]:
     """VGG without batch norm (Simonyan & Zisserman 2015, configurations A, B, D and E)."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     image = Image(3, shape.image_size, shape.image_size)
     for channels, repeats in zip((64, 128, 256, 512, 512), _VGG[depth], strict=True):
         for index in range(repeats):
@@ -91,7 +89,7 @@ RESNET_STAGES = {
 
 def resnet(shape: ImageShape, depth: int) -> tuple[Layer, ...]:
     """ResNet of basic blocks (18, 34) or bottlenecks, v1.5: their 3x3 has the stride (He et al. 2016)."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     image = net.convolution(Image(3, shape.image_size, shape.image_size), 64, 7, 2, 3)
     image = net.pool(image, 3, 2, 1)
     net.next_block()
@@ -187,7 +185,7 @@ def grouped_features(
 
 def grouped_resnet(shape: ImageShape, kind: Grouped) -> tuple[Layer, ...]:
     """A network of :data:`GROUPED`."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     image = grouped_features(net, Image(3, shape.image_size, shape.image_size), kind)[-1]
     image = net.adaptive_pool(image, 1)
     net.linear(image.elements, shape.num_classes, head=True)
@@ -206,7 +204,7 @@ DENSENETS = {
 def densenet(shape: ImageShape, depth: int) -> tuple[Layer, ...]:
     """DenseNet (Huang et al. 2017, arXiv:1608.06993): each layer reads all outputs before it, joined."""
     growth, first, blocks = DENSENETS[depth]
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     image = net.convolution(Image(3, shape.image_size, shape.image_size), first, 7, 2, 3)
     image = net.pool(image, 3, 2, 1)
     net.next_block()
@@ -229,7 +227,7 @@ _FIRES = ((16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 2
 
 def squeezenet(shape: ImageShape) -> tuple[Layer, ...]:
     """SqueezeNet 1.1 (Iandola et al. 2016, arXiv:1602.07360) as in torchvision."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     image = Image(3, shape.image_size, shape.image_size)
     image = net.pool(net.convolution(image, 64, 3, 2, bias=True, norm=False), 3, 2)
     net.next_block()

@@ -16,23 +16,21 @@ from pydantic import Field
 
 from sim.architecture.cnn import RESNET_STAGES, basic, bottleneck
 from sim.architecture.common import Generator
-from sim.architecture.images import Image, Trace
+from sim.architecture.images import Image, Trace, TraceShape
 from sim.architecture.one_stage import pyramid
 from sim.spec.base import Spec
 from sim.spec.layer import Layer
 
 
-class SsdShape(Spec):
+class SsdShape(TraceShape):
     """Fields of SSD300."""
 
     image_size: int = Field(300, ge=96, description="height and width of the input, pixels")
     num_classes: int = Field(81, ge=2, description="classes, background included")
     backbone: Literal["resnet34", "resnet50"] = Field("resnet50", description="backbone; MLPerf has resnet34")
-    fused_norm: bool = Field(False, description="batch norm, residual addition and ReLU in one kernel")
-    channels_last: bool = Field(True, description="layout of the tensors is that of tensor cores (NHWC)")
 
 
-class MaskRcnnShape(Spec):
+class MaskRcnnShape(TraceShape):
     """Fields of Mask R-CNN with a feature pyramid."""
 
     image_height: int = Field(800, ge=128, description="rows of an image")
@@ -42,7 +40,6 @@ class MaskRcnnShape(Spec):
     mask_regions: int = Field(128, ge=1, description="of them positive, which the mask head sees")
     masks: bool = Field(True, description="whether there is a mask head; Faster R-CNN has none")
     fused_norm: bool = Field(True, description="frozen batch norm, residual addition and ReLU in one kernel")
-    channels_last: bool = Field(True, description="layout of the tensors is that of tensor cores (NHWC)")
 
 
 _SSD_BLOCKS = ((256, 512, 2, 1), (256, 512, 2, 1), (128, 256, 2, 1), (128, 256, 1, 0), (128, 256, 1, 0))
@@ -54,7 +51,7 @@ _SSD_BOXES = (4, 6, 6, 6, 4, 4)
 
 def ssd300(shape: SsdShape) -> tuple[Layer, ...]:
     """SSD300 on a ResNet."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     image = _stem(net, Image(3, shape.image_size, shape.image_size))
     small = shape.backbone == "resnet34"  # its added blocks have no norms
     for stage in range(3):
@@ -74,7 +71,7 @@ def ssd300(shape: SsdShape) -> tuple[Layer, ...]:
 
 def mask_rcnn(shape: MaskRcnnShape) -> tuple[Layer, ...]:
     """Mask or Faster R-CNN, ResNet-50 with a feature pyramid."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     image = _stem(net, Image(3, shape.image_height, shape.image_width))
     stages: list[Image] = []
     for stage in range(4):

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from sim.architecture.adapters import frozen
 from sim.architecture.common import Generator
-from sim.architecture.images import Image, Trace
+from sim.architecture.images import Image, Trace, TraceShape
 from sim.architecture.transformer import Parts, TransformerShape
 from sim.spec.base import Spec
 from sim.spec.layer import Attention, Gemm, Layer, MemoryBound, Op
@@ -29,7 +29,7 @@ TEXT_ENCODERS = {
 """Layers, width, heads, vocabulary; of OpenCLIP ViT-H Stable Diffusion 2 runs all but the last layer."""
 
 
-class DiffusionUnetShape(Spec):
+class DiffusionUnetShape(TraceShape):
     """Fields of the U-Net of Stable Diffusion; the defaults are version 1's."""
 
     latent_size: int = Field(64, ge=8, description="height and width of the latent image: an eighth")
@@ -45,8 +45,6 @@ class DiffusionUnetShape(Spec):
     text_encoders: tuple[str, ...] = Field(("clip-l",), description="frozen encoders that run in a step")
     image_encoder: bool = Field(False, description="the frozen encoder of images runs in a step, too")
     flash: bool = Field(True, description="fused attention that never writes the score matrix")
-    fused_norm: bool = Field(False, description="norm and activation in one kernel")
-    channels_last: bool = Field(True, description="layout of the tensors is that of tensor cores (NHWC)")
 
 
 class DitShape(Spec):
@@ -68,7 +66,7 @@ class _Unet:
 
     def __init__(self, shape: DiffusionUnetShape) -> None:
         self.shape = shape
-        self.net = Trace(shape.fused_norm, shape.channels_last)
+        self.net = shape.trace()
         self.embedded = 4 * shape.channels[0]
 
     def embed(self) -> None:

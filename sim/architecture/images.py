@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from pydantic import Field
+
 from sim.errors import InputError
+from sim.spec.base import Spec
 from sim.spec.layer import Convolution, Gemm, Layer, MemoryBound, Op
 
 Size = int | tuple[int, ...]
@@ -289,3 +292,14 @@ class Trace:
                 stored_elements=stored,
             )
         )
+
+
+class TraceShape(Spec):
+    """What shapes of recorded networks have in common: how their kernels and tensors are."""
+
+    fused_norm: bool = Field(False, description="batch norm, residual addition and ReLU in one kernel")
+    channels_last: bool = Field(True, description="layout of the tensors is that of tensor cores (NHWC)")
+
+    def trace(self) -> Trace:
+        """A recorder for a network of this shape."""
+        return Trace(self.fused_norm, self.channels_last)

@@ -32,7 +32,7 @@ _GOOGLENET = (
 
 def googlenet(shape: ImageShape) -> tuple[Layer, ...]:
     """GoogLeNet (Szegedy et al. 2015, arXiv:1409.4842) as in torchvision: batch norm, 3 x 3 for the 5 x 5."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     image = net.convolution(Image(3, shape.image_size, shape.image_size), 64, 7, 2, 3)
     image = net.convolution(net.pool(image, 3, 2, 1), 64, 1)
     image = net.pool(net.convolution(image, 192, 3, 1, 1), 3, 2, 1)
@@ -55,7 +55,7 @@ def googlenet(shape: ImageShape) -> tuple[Layer, ...]:
 
 def inception_v3(shape: InceptionShape) -> tuple[Layer, ...]:
     """Inception-v3 (Szegedy et al. 2016) as in torchvision, with the auxiliary classifier of training."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     image = Image(3, shape.image_size, shape.image_size)
     image = net.convolution(image, 32, 3, 2)
     image = net.convolution(image, 32, 3)
@@ -147,7 +147,7 @@ def _chain(net: Trace, image: Image, *plan: tuple[int, int | tuple[int, int]], s
 
 def inception_v4(shape: InceptionShape) -> tuple[Layer, ...]:
     """Inception-v4 (Szegedy et al. 2017, arXiv:1602.07261)."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     image = net.convolution(Image(3, shape.image_size, shape.image_size), 32, 3, 2)
     image = net.convolution(net.convolution(image, 32, 3), 64, 3, 1, 1)
     image = net.concatenate(net.pool(image, 3, 2), net.convolution(image, 96, 3, 2))

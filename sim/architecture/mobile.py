@@ -105,7 +105,7 @@ _SEPARABLE = (
 
 def mobilenet_v1(shape: ImageShape) -> tuple[Layer, ...]:
     """MobileNet (Howard et al. 2017, arXiv:1704.04861)."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     image = net.convolution(Image(3, shape.image_size, shape.image_size), 32, 3, 2, 1)
     for channels, stride in _SEPARABLE:
         image = net.convolution(image, image.channels, 3, stride, 1, groups=image.channels)
@@ -183,7 +183,7 @@ EfficientNetV2 (Tan & Le 2021, arXiv:2104.00298): squeezed to a quarter of a blo
 
 def inverted(shape: ImageShape, kind: Inverted) -> tuple[Layer, ...]:
     """A network of :data:`INVERTED`."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     image = net.convolution(Image(3, shape.image_size, shape.image_size), kind.stem, 3, 2, 1)
     net.next_block()
     for stage in kind.stages:
@@ -225,7 +225,7 @@ def efficient_features(
 
 def efficientnet(shape: EfficientNetShape, width: float, depth: float) -> tuple[Layer, ...]:
     """EfficientNet with its width and depth multipliers."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     image = Image(3, shape.image_size, shape.image_size)
     image = efficient_features(net, image, width, depth, wide_squeeze=shape.wide_squeeze)[-1]
     image = net.convolution(image, _rounded(1280 * width), 1)

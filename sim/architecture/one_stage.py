@@ -12,15 +12,14 @@ from pydantic import Field
 
 from sim.architecture.cnn import Grouped, generator, grouped_features
 from sim.architecture.common import Generator
-from sim.architecture.images import Image, Trace
-from sim.spec.base import Spec
+from sim.architecture.images import Image, Trace, TraceShape
 from sim.spec.layer import Layer
 
 BACKBONES = {"resnet50": Grouped(50, 1, 64), "resnext50-32x4d": Grouped(50, 32, 4)}
 ANCHORS = 9
 
 
-class RetinaNetShape(Spec):
+class RetinaNetShape(TraceShape):
     """Fields of RetinaNet."""
 
     image_height: int = Field(800, ge=128, description="rows of an image")
@@ -28,16 +27,13 @@ class RetinaNetShape(Spec):
     num_classes: int = Field(264, ge=1, description="classes that are told apart")
     backbone: Literal["resnet50", "resnext50-32x4d"] = Field("resnext50-32x4d", description="backbone")
     fused_norm: bool = Field(True, description="frozen batch norm, residual addition and ReLU in one kernel")
-    channels_last: bool = Field(True, description="layout of the tensors is that of tensor cores (NHWC)")
 
 
-class YoloShape(Spec):
+class YoloShape(TraceShape):
     """Fields of YOLOv3."""
 
     image_size: int = Field(416, ge=96, description="height and width of the input, pixels")
     num_classes: int = Field(80, ge=1, description="classes that are told apart")
-    fused_norm: bool = Field(False, description="batch norm, residual addition and ReLU in one kernel")
-    channels_last: bool = Field(True, description="layout of the tensors is that of tensor cores (NHWC)")
 
 
 def pyramid(net: Trace, stages: list[Image]) -> list[Image]:
@@ -48,7 +44,7 @@ def pyramid(net: Trace, stages: list[Image]) -> list[Image]:
 
 def retinanet(shape: RetinaNetShape) -> tuple[Layer, ...]:
     """RetinaNet: five levels, two networks of four convolutions, shared by the levels."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     image = Image(3, shape.image_height, shape.image_width)
     levels = pyramid(net, grouped_features(net, image, BACKBONES[shape.backbone])[1:])
     for _ in range(2):
@@ -74,7 +70,7 @@ _DARKNET = ((64, 1), (128, 2), (256, 8), (512, 8), (1024, 4))
 
 def yolov3(shape: YoloShape) -> tuple[Layer, ...]:
     """YOLOv3: predictions at three resolutions, the coarse ones brought up to the finer."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     image = net.convolution(Image(3, shape.image_size, shape.image_size), 32, 3, 1, 1)
     stages = []
     for channels, blocks in _DARKNET:

@@ -13,12 +13,12 @@ from pydantic import Field, model_validator
 
 from sim.architecture.cnn import Grouped, generator, grouped_features
 from sim.architecture.common import Generator
-from sim.architecture.images import Image, Trace
-from sim.spec.base import Spec, refuse
+from sim.architecture.images import Image, TraceShape
+from sim.spec.base import refuse
 from sim.spec.layer import Layer
 
 
-class UnetShape(Spec):
+class UnetShape(TraceShape):
     """Fields of a U-Net; the defaults are nnU-Net's and MLPerf's for volumes of 128 x 128 x 128."""
 
     image_size: int = Field(128, ge=16, description="height and width of the input, pixels")
@@ -31,8 +31,6 @@ class UnetShape(Spec):
     pooled: bool = Field(False, description="resolutions are halved by pools; else by strides")
     padded: bool = Field(True, description="convolutions keep the size")
     norm: bool = Field(True, description="whether convolutions are followed by a norm")
-    fused_norm: bool = Field(False, description="norm and ReLU in one kernel")
-    channels_last: bool = Field(True, description="layout of the tensors is that of tensor cores (NHWC)")
 
     @model_validator(mode="after")
     def _check(self) -> UnetShape:
@@ -41,20 +39,18 @@ class UnetShape(Spec):
         return self
 
 
-class DeepLabShape(Spec):
+class DeepLabShape(TraceShape):
     """Fields of DeepLab."""
 
     image_size: int = Field(513, ge=64, description="height and width of the input, pixels")
     num_classes: int = Field(21, ge=1, description="classes that are told apart")
     backbone_depth: Literal[50, 101] = Field(101, description="layers of the ResNet")
     plus: bool = Field(True, description="decoder of v3+")
-    fused_norm: bool = Field(False, description="norm and ReLU in one kernel")
-    channels_last: bool = Field(True, description="layout of the tensors is that of tensor cores (NHWC)")
 
 
 def unet(shape: UnetShape) -> tuple[Layer, ...]:
     """U-Net: two convolutions at each resolution, down and up again with what was there before."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     pad = int(shape.padded)
 
     def convolution(image: Image, channels: int, stride: int = 1) -> Image:
@@ -80,7 +76,7 @@ def unet(shape: UnetShape) -> tuple[Layer, ...]:
 
 def deeplab(shape: DeepLabShape) -> tuple[Layer, ...]:
     """DeepLab v3 or v3+: pyramid of dilated convolutions, then a decoder with features of the first stage."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     kind = Grouped(shape.backbone_depth, 1, 64)
     image = Image(3, shape.image_size, shape.image_size)
     stages = grouped_features(net, image, kind, (1, 2, 1, 1))

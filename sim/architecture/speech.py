@@ -11,8 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from sim.architecture.common import Generator
-from sim.architecture.images import Image, Trace
-from sim.spec.base import Spec
+from sim.architecture.images import Image, TraceShape
 from sim.spec.layer import Layer
 
 _BLOCKS = (
@@ -30,7 +29,7 @@ _BLOCKS = (
 """(Channels, kernel) of the ten blocks."""
 
 
-class JasperShape(Spec):
+class JasperShape(TraceShape):
     """Fields of Jasper."""
 
     frames: int = Field(
@@ -42,7 +41,6 @@ class JasperShape(Spec):
     symbols: int = Field(29, ge=2, description="characters that the output distinguishes")
     repeats: int = Field(5, ge=1, description="convolutions of a block")
     dense_residual: bool = Field(True, description="a block adds the outputs of all blocks before it")
-    fused_norm: bool = Field(False, description="batch norm, residual addition and ReLU in one kernel")
     channels_last: bool = Field(
         False, description="layout of tensor cores; PyTorch has none for convolutions in one dimension"
     )
@@ -50,7 +48,7 @@ class JasperShape(Spec):
 
 def build(shape: JasperShape) -> tuple[Layer, ...]:
     """Prologue, blocks, epilogue and the projection to symbols."""
-    net = Trace(shape.fused_norm, shape.channels_last)
+    net = shape.trace()
     signal = net.convolution(Image(shape.features, 1, shape.frames), 256, (1, 11), (1, 2), (0, 5))
     net.next_block()
     inputs = [signal]

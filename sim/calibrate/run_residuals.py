@@ -67,6 +67,17 @@ class Residual:
         """Short name of the source."""
         return self.term.run.row.group
 
+    @property
+    def software(self) -> str:
+        """Framework, all of its variants alike."""
+        return software(self.term)
+
+    @property
+    def chip(self) -> str:
+        """Chip of the device, itself if it shares none."""
+        name = self.term.shape.device.name
+        return next((chip for chip, devices in CHIPS.items() if name in devices), name)
+
 
 def lot_of(run: Run) -> int:
     """A large number that a row's identifier gives it, by which rows are drawn: it never changes."""
@@ -164,27 +175,21 @@ def own_spread(entries: Sequence[tuple[dict[str, float], float, float]], sizes: 
     return max(math.sqrt(_weighted_quantile(needed, weights.tolist(), 0.8)), 0.01)
 
 
-def _chip(residual: Residual) -> str:
-    name = residual.term.shape.device.name
-    return next((chip for chip, devices in CHIPS.items() if name in devices), name)
+def measured_elsewhere(found: Sequence[Residual], shared: str, part: str) -> list[Residual]:
+    """Residuals whose ``shared`` thing other parts have: else leaving out theirs leaves it out, too.
 
-
-def measured_elsewhere(
-    found: Sequence[Residual], shared: Callable[[Residual], str], part: Callable[[Residual], str]
-) -> list[Residual]:
-    """Residuals whose ``shared`` thing other parts have: else leaving out theirs leaves it out, too."""
+    Both are names of properties of :class:`Residual`.
+    """
     parts: dict[str, set[str]] = {}
     for residual in found:
-        parts.setdefault(shared(residual), set()).add(part(residual))
-    return [residual for residual in found if len(parts[shared(residual)]) > 1]
+        parts.setdefault(getattr(residual, shared), set()).add(getattr(residual, part))
+    return [residual for residual in found if len(parts[getattr(residual, shared)]) > 1]
 
 
 def of_new_sources(terms: Sequence[Term], prior: Calibration, base: Calibration) -> list[Residual]:
     """Residuals of sources left out whose frameworks and chips others have."""
-    framework: Callable[[Residual], str] = lambda residual: software(residual.term)  # noqa: E731
-    group: Callable[[Residual], str] = lambda residual: residual.group  # noqa: E731
     every = [Residual(term, 0.0) for term in terms]
-    kept = measured_elsewhere(measured_elsewhere(every, framework, group), _chip, group)
+    kept = measured_elsewhere(measured_elsewhere(every, "software", "group"), "chip", "group")
     wanted = {id(residual.term) for residual in kept}
     sources = {residual.group for residual in kept}
     found = []
@@ -226,7 +231,7 @@ def with_spread(
             for residual in found
         ]
 
-    elsewhere = measured_elsewhere(frameworks, _chip, lambda residual: software(residual.term))
+    elsewhere = measured_elsewhere(frameworks, "chip", "software")
     known, unknown = entries_of(folds), entries_of(elsewhere)
     unknown = unknown or entries_of(frameworks)
     sizes = fit_spread(known)

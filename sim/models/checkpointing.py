@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from sim.spec.layer import Attention, Gemm, Layer
@@ -20,10 +20,8 @@ def alternate_shares(layers: Sequence[Layer]) -> list[tuple[float, ...]]:
     is gated. Source: pytorch/torchtitan, ``_apply_ac_to_transformer_block``, selective option ``op``.
     """
     shares: list[tuple[float, ...]] = []
-    for _, members in groupby(layers, key=lambda layer: layer.block):
+    for block, last in _blocks(layers):
         count = 0
-        block = list(members)
-        last = max((i for i, each in enumerate(block) if _products(each)), default=-1)
         for position, layer in enumerate(block):
             if layer.kind in KEPT_KINDS:
                 shares.append((0.0,) * len(layer.ops))
@@ -41,14 +39,19 @@ def unneeded_shares(layers: Sequence[Layer]) -> list[tuple[float, ...]]:
     (``torch.utils.checkpoint``, ``set_checkpoint_early_stop``, since 2.1).
     """
     shares = []
-    for _, members in groupby(layers, key=lambda layer: layer.block):
-        block = list(members)
-        last = max((i for i, each in enumerate(block) if _products(each)), default=-1)
+    for block, last in _blocks(layers):
         for position, layer in enumerate(block):
             final = position == last and not layer.expert_elements
             behind = _products(layer)[-1] if final else len(layer.ops)
             shares.append(tuple(float(op >= behind) for op in range(len(layer.ops))))
     return shares
+
+
+def _blocks(layers: Sequence[Layer]) -> Iterator[tuple[list[Layer], int]]:
+    """Layers of each block, and which of them has its last product; -1 if none has any."""
+    for _, members in groupby(layers, key=lambda layer: layer.block):
+        block = list(members)
+        yield block, max((i for i, each in enumerate(block) if _products(each)), default=-1)
 
 
 def _products(layer: Layer) -> list[int]:

@@ -170,7 +170,8 @@ class _Rank:
 
     def build(self) -> None:
         """Host sequence first (it fixes who issued what), then spans in order of time, then the waits."""
-        waits = self._host(self._calls())
+        rows = self._host_rows()
+        waits = self._host(self._calls(rows), alone=not len(rows))
         if (self.issuer >= 0).any():
             self.ops.issues.add("kernel_without_launch", int((self.issuer[self.rows] < 0).sum()))
         if self.rank.tensor_producers and self.rank.format != "clusterloom":
@@ -183,11 +184,10 @@ class _Rank:
 
     # ---- host -------------------------------------------------------------------------------------------
 
-    def _calls(self) -> Iterator[_Call]:
-        """Marks of steps, launches and waits in order of time."""
+    def _calls(self, rows: IntArray) -> Iterator[_Call]:
+        """Marks of steps, launches and waits in order of time; ``rows``: calls of the host."""
         steps = [step for step in self.rank.steps if np.isfinite(step.start)]
         marks = [time for step in steps for time in (step.start, step.end)]
-        rows = self._host_rows()
         host = self.rank.host
         times = np.array(marks) if host is None else np.concatenate([marks, host.start[rows]])
         backward = _backward_threads(self.rank)
@@ -223,13 +223,12 @@ class _Rank:
         first, last = np.searchsorted(self.launch_key, (correlation, correlation + 1))
         return self.launch_row[first:last].tolist() if correlation >= 0 else []
 
-    def _host(self, calls: Iterable[_Call]) -> list[tuple[int, int]]:
-        """The host's sequence; returns (operation, span it waits for)."""
+    def _host(self, calls: Iterable[_Call], *, alone: bool) -> list[tuple[int, int]]:
+        """The host's sequence; returns (operation, span it waits for). ``alone``: no host issues anything."""
         ops, row = self.ops, self.row
         now, previous = 0.0, -1
         waits: list[tuple[int, int]] = []
         begun: dict[str, tuple[int, float]] = {}
-        alone = not len(self._host_rows())
         for call in calls:
             at = max(call.start, now)
             # Where no host issues what the device runs, a step ends with the last of it.

@@ -64,8 +64,6 @@ class Edges:
         """Whether the same pairs were added in the same order."""
         return isinstance(other, Edges) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 @dataclass
 class Operations:

@@ -51,16 +51,15 @@ class Framework:
         Policy if the row has none.
     fp32_gradients : str
         Regular expression for the precisions in which gradients are kept and exchanged in fp32.
-    fp32_parameters : bool
-        Sharded parameters are in fp32 and are their own master copy.
     fused_accumulation : bool
         Weight gradients are added up by the products that compute them.
     fp32_norm, fp32_logits : bool
         Fused norms, a fused cross-entropy read copies cast to fp32.
     dynamic_scaling : bool
         8-bit products look for the largest magnitude of their operands and cast them each time.
-    wraps_blocks : bool
-        Gradients that are sharded, but not parameters, are scattered block by block (FSDP's SHARD_GRAD_OP).
+    fsdp : bool
+        PyTorch's FSDP shards: fp32 parameters that are their own master copy, and gradients that are
+        scattered block by block where they alone are sharded (SHARD_GRAD_OP).
     early_stop : bool
         Full recomputation is PyTorch's without reentrance.
     shard_reduction : str
@@ -89,12 +88,11 @@ class Framework:
     recompute: str = "none"
     optimizer: str = "adam"
     fp32_gradients: str = "(?!)"
-    fp32_parameters: bool = False
     fused_accumulation: bool = False
     fp32_norm: bool = False
     fp32_logits: bool = False
     dynamic_scaling: bool = False
-    wraps_blocks: bool = False
+    fsdp: bool = False
     early_stop: bool = False
     shard_reduction: str = "reduce_scatter"
     micro_batches_of_a_stage: int = 0
@@ -159,8 +157,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
     ),
     Framework(
         "llm-foundry", r"foundry|composer|mosaic", flash=True, fused_loss=True, state="zero3",
-        optimizer="adamw", fp32_gradients=".", wraps_blocks=True, early_stop=True,
-        fp32_parameters=True,
+        optimizer="adamw", fp32_gradients=".", fsdp=True, early_stop=True,
         source="llm-foundry yamls/pretrain: attn_impl flash, fused_crossentropy, FSDP, decoupled_adamw, "
         "activation_checkpointing_reentrant: false; "
         "Composer's get_mixed_precision: DEFAULT reduces in fp32, PURE in the compute type",
@@ -168,8 +165,8 @@ FRAMEWORKS: tuple[Framework, ...] = (
     Framework(
         "torchtitan", r"titan", flash=True, fused=True, fused_loss=True, state="zero3",
         sequence_parallel=True, recompute="alternate", optimizer="adamw", fp32_gradients=".",
-        micro_batches_of_a_stage=1, pipelined_state="zero1", dynamic_scaling=True, wraps_blocks=True,
-        early_stop=True, fp32_parameters=True,
+        micro_batches_of_a_stage=1, pipelined_state="zero1", dynamic_scaling=True, fsdp=True,
+        early_stop=True,
         source="torchtitan train_configs/llama3_*.toml: FSDP2, mixed_precision_reduce float32, compile (fp8 "
         "needs it), selective checkpointing by op; pipelined, parameters stay gathered and gradients are "
         "reduced in the last backward (parallelize_llama.py; torch/distributed/pipelining/stage.py), with as "
@@ -233,7 +230,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
     ),
     Framework(
         "pytorch-fsdp", r"fsdp|fairscale|meta.*(llama|pytorch)|llama.?recipes", flash=True, state="zero3",
-        optimizer="adamw", wraps_blocks=True, early_stop=True, fp32_parameters=True,
+        optimizer="adamw", fsdp=True, early_stop=True,
         source="PyTorch FSDP: full sharding, eager kernels, SDPA, MixedPrecision casts fp32 shards; "
         "llama-recipes: NO_REENTRANT",
     ),

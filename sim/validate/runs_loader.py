@@ -231,7 +231,7 @@ def load_run(row: Row, catalog: Catalog, *, fit: bool = True) -> Run:
         "global_batch_size": batch,
     }
     params |= _gradients(row, framework, str(params["dtype"]))
-    if framework.wraps_blocks and strategy.state == "zero2":
+    if framework.fsdp and strategy.state == "zero2":
         strategy = strategy.model_copy(update={"bucket_size": _block_bytes(generator, params)})
     run = Run(
         row=row,
@@ -282,7 +282,7 @@ _STATED_GRADIENTS = r"(?:grad|reduc)\w*[ _-]*(?:in|sync|dtype)?[ _=:-]*(fp32|flo
 def _gradients(row: Row, framework: Framework, dtype: str) -> dict[str, bool]:
     """How gradients are kept; the text of the precision tells mixed from pure 16-bit training."""
     fields = {
-        "fused_accumulation": framework.fused_accumulation, "fp32_parameters": framework.fp32_parameters,
+        "fused_accumulation": framework.fused_accumulation, "fp32_parameters": framework.fsdp,
     }  # fmt: skip
     if kept_bytes(dtype) >= 4:
         return {"fp32_gradients": False, **fields}
